@@ -1,0 +1,49 @@
+package eqvps
+
+import (
+	"context"
+	"time"
+)
+
+// Host runs machines. Its own records, on its own disk, tell what it runs: a
+// host can be asked for a machine that a process now dead has started.
+type Host interface {
+	// Start makes a fresh machine and returns when its guest answers. An error
+	// leaves nothing behind. Codes: CodeUnknownImage, CodeCapacity,
+	// CodeStartFailed.
+	Start(ctx context.Context, m StartMachine) (Machine, error)
+	// Adopt finds a machine started earlier. An error means that it is gone
+	// for good; Destroy then frees what is left of it.
+	Adopt(ctx context.Context, id string) (Machine, error)
+	// Records lists every machine for which something may exist on the host,
+	// whether it runs or not.
+	Records() ([]string, error)
+	// Destroy ends a machine and frees everything it had: process, slot, disk,
+	// cgroup, record. It is idempotent; an error means that something is left
+	// and that it should be called again.
+	Destroy(ctx context.Context, id string) error
+}
+
+// StartMachine is what a machine is made from.
+type StartMachine struct {
+	ID     string
+	Tariff Tariff
+	Image  string // name or id; "" is the default image
+	Env    map[string]string
+}
+
+// Machine is one running machine of a host.
+type Machine interface {
+	Guest
+	// Image is the id of the image it runs.
+	Image() string
+	// Ping asks the guest agent for a sign of life.
+	Ping(ctx context.Context) error
+	// CPUTime and EgressBytes tell what it has used so far.
+	CPUTime() (time.Duration, error)
+	EgressBytes() (uint64, error)
+	// Done is closed when the machine has died, for whatever reason.
+	Done() <-chan struct{}
+	// Close drops this process's connections; the machine runs on.
+	Close() error
+}
