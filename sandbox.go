@@ -59,6 +59,9 @@ type Sandbox struct {
 	EndedAt    time.Time
 
 	Hourly MicroUSD // the tariff's rate when it was created
+
+	CPUTime     time.Duration // last known figures of its machine
+	EgressBytes uint64
 }
 
 // ExpiresAt is when its time to live is over.
