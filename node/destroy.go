@@ -1,0 +1,117 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/eqvps/eqvps/vmm"
+)
+
+// Destroy ends a machine and frees everything it had, newest first; its folder
+// goes last. Each step is harmless when its work is already done, so it can be
+// called on a machine in any state, also one half made by a process that died.
+func (n *Node) Destroy(ctx context.Context, id string) error {
+	if err := n.cancelStart(ctx, id); err != nil {
+		return err
+	}
+	dir := n.machineDir(id)
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	r, err := readRecord(dir)
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		r = &record{ID: id}
+	}
+	if err := n.do("destroy.monitor", func() error { return n.killMonitor(ctx, r, dir) }); err != nil {
+		return err
+	}
+	err = n.do("destroy.slot", func() error {
+		if r.Slot == nil {
+			return nil
+		}
+		return n.net.Remove(ctx, *r.Slot)
+	})
+	err = errors.Join(err, n.do("destroy.cgroup", n.group(id).remove))
+	if err != nil {
+		return err
+	}
+	return n.do("destroy.folder", func() error { return os.RemoveAll(dir) })
+}
+
+// cancelStart ends the start of a machine that is still under way and waits
+// until nothing more of it is made.
+func (n *Node) cancelStart(ctx context.Context, id string) error {
+	n.mu.Lock()
+	s := n.starting[id]
+	n.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	s.cancel()
+	select {
+	case <-s.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// killMonitor ends the monitor that the record names, or, where its maker died
+// before writing that down, whatever works in the machine's folder.
+func (n *Node) killMonitor(ctx context.Context, r *record, dir string) error {
+	if r.Handle != nil {
+		vm, err := n.monitor.Adopt(ctx, *r.Handle)
+		if errors.Is(err, vmm.ErrGone) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return errors.Join(vm.Kill(ctx), vm.Close())
+	}
+	pids, err := processesIn(filepath.Join(dir, runDir))
+	if err != nil {
+		return err
+	}
+	for _, pid := range pids {
+		if err := killAndWait(ctx, pid); err != nil {
+			return fmt.Errorf("process %d: %w", pid, err)
+		}
+	}
+	return nil
+}
+
+// killAndWait ends a process that need not be our child.
+func killAndWait(ctx context.Context, pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, syscall.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return err
+	}
+	for ctx.Err() == nil {
+		// A short wait only bounds how late a cancelled ctx is noticed.
+		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 100)
+		if ready > 0 {
+			return nil
+		}
+		if err != nil && !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+	}
+	return ctx.Err()
+}

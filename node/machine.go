@@ -1,0 +1,153 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/eqvps/eqvps"
+	"github.com/eqvps/eqvps/guest"
+	"github.com/eqvps/eqvps/network"
+	"github.com/eqvps/eqvps/vmm"
+)
+
+// reconnectTimeout bounds finding a guest again whose channel broke.
+const reconnectTimeout = 10 * time.Second
+
+// machine is a running machine: its monitor and the way to its guest agent.
+type machine struct {
+	node   *Node
+	record *record
+	slot   *network.Slot
+	vm     vmm.Machine
+
+	mu     sync.Mutex
+	client *guest.Client // nil: not connected yet
+}
+
+// Adopt finds a machine that an earlier process started and makes sure that
+// its guest answers.
+func (n *Node) Adopt(ctx context.Context, id string) (eqvps.Machine, error) {
+	r, err := readRecord(n.machineDir(id))
+	if err != nil {
+		return nil, err
+	}
+	if r == nil || r.Handle == nil || r.Slot == nil {
+		return nil, fmt.Errorf("machine %s: %w", id, vmm.ErrGone)
+	}
+	slot, err := n.net.Open(*r.Slot)
+	if err != nil {
+		return nil, err
+	}
+	vm, err := n.monitor.Adopt(ctx, *r.Handle)
+	if err != nil {
+		return nil, err
+	}
+	m := &machine{node: n, record: r, slot: slot, vm: vm}
+	if err := m.Ping(ctx); err != nil {
+		m.Close()
+		return nil, err
+	}
+	// The host's clock may have been stepped while nobody told the guest.
+	if err := m.client.SetClock(ctx, time.Now()); err != nil {
+		m.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+// connect returns the session with the guest, a new one if the last broke.
+func (m *machine) connect(ctx context.Context) (*guest.Client, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.client != nil {
+		select {
+		case <-m.client.Done():
+			m.client.Close()
+			m.client = nil
+		default:
+			return m.client, nil
+		}
+	}
+	select {
+	case <-m.vm.Done():
+		return nil, eqvps.WrapError(eqvps.CodeUnreachable, vmm.ErrGone)
+	default:
+	}
+	ctx, cancel := context.WithTimeout(ctx, reconnectTimeout)
+	defer cancel()
+	c, err := guest.Connect(ctx, m.vm.DialGuest)
+	if err != nil {
+		return nil, eqvps.WrapError(eqvps.CodeUnreachable, err)
+	}
+	m.client = c
+	return c, nil
+}
+
+func (m *machine) Image() string                   { return m.record.Image }
+func (m *machine) Done() <-chan struct{}           { return m.vm.Done() }
+func (m *machine) CPUTime() (time.Duration, error) { return m.vm.CPUTime() }
+func (m *machine) EgressBytes() (uint64, error)    { return m.slot.EgressBytes() }
+
+func (m *machine) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var err error
+	if m.client != nil {
+		err = m.client.Close()
+		m.client = nil
+	}
+	return errors.Join(err, m.vm.Close())
+}
+
+func (m *machine) Ping(ctx context.Context) error {
+	c, err := m.connect(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = c.Ping(ctx)
+	return err
+}
+
+func (m *machine) Exec(ctx context.Context, req eqvps.ExecRequest, out eqvps.Output) (eqvps.ExitStatus, error) {
+	c, err := m.connect(ctx)
+	if err != nil {
+		return eqvps.ExitStatus{}, err
+	}
+	return c.Exec(ctx, req, out)
+}
+
+func (m *machine) Upload(ctx context.Context, req eqvps.UploadRequest) (eqvps.FileInfo, error) {
+	c, err := m.connect(ctx)
+	if err != nil {
+		return eqvps.FileInfo{}, err
+	}
+	return c.Upload(ctx, req)
+}
+
+func (m *machine) Download(ctx context.Context, path string) (eqvps.FileInfo, io.ReadCloser, error) {
+	c, err := m.connect(ctx)
+	if err != nil {
+		return eqvps.FileInfo{}, nil, err
+	}
+	return c.Download(ctx, path)
+}
+
+func (m *machine) Stat(ctx context.Context, path string) (eqvps.FileInfo, error) {
+	c, err := m.connect(ctx)
+	if err != nil {
+		return eqvps.FileInfo{}, err
+	}
+	return c.Stat(ctx, path)
+}
+
+func (m *machine) ListFiles(ctx context.Context, path, after string, limit int) ([]eqvps.FileInfo, bool, error) {
+	c, err := m.connect(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	return c.ListFiles(ctx, path, after, limit)
+}

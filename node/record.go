@@ -1,0 +1,105 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/eqvps/eqvps/vmm"
+)
+
+// A machine's folder is its record: it is made before anything else of the
+// machine and removed after everything else. In it lie
+//
+//	record.json   what must be known to find the rest again
+//	upper.ext4    the writable disk
+//	run/          the monitor's own folder: sockets
+const (
+	recordFile = "record.json"
+	upperFile  = "upper.ext4"
+	runDir     = "run"
+)
+
+// record is what a later process needs to adopt a machine or to free it.
+type record struct {
+	ID     string      `json:"id"`
+	Image  string      `json:"image"`
+	Slot   *int        `json:"slot,omitempty"`   // index of its network slot
+	Handle *vmm.Handle `json:"handle,omitempty"` // set once its monitor runs
+}
+
+func (n *Node) machineDir(id string) string { return filepath.Join(n.dir, "machines", id) }
+
+// write replaces the record at once or not at all. It is not synced: after a
+// power cut no machine runs that it could describe, and the folder itself
+// still says what to free.
+func (r *record) write(dir string) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(dir, recordFile+".new")
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, filepath.Join(dir, recordFile))
+}
+
+// readRecord returns nil without an error where a folder holds no readable
+// record: its maker died before the first one was written.
+func readRecord(dir string) (*record, error) {
+	b, err := os.ReadFile(filepath.Join(dir, recordFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var r record
+	if json.Unmarshal(b, &r) != nil {
+		return nil, nil
+	}
+	return &r, nil
+}
+
+// Records lists the machines for which something may exist.
+func (n *Node) Records() ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(n.dir, "machines"))
+	if err != nil {
+		return nil, fmt.Errorf("list machines: %w", err)
+	}
+	ids := make([]string, 0, len(entries))
+	for _, e := range entries {
+		ids = append(ids, e.Name())
+	}
+	return ids, nil
+}
+
+// processesIn returns the processes whose working folder is dir. Monitors work
+// in their own folder, so this finds one that was started by a process that
+// died before it could write down which.
+func processesIn(dir string) ([]int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		cwd, err := os.Readlink(filepath.Join("/proc", e.Name(), "cwd"))
+		if err != nil {
+			continue // it has just ended, or is not ours to see
+		}
+		if strings.TrimSuffix(cwd, " (deleted)") == dir {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
