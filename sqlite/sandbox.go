@@ -1,0 +1,163 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/eqvps/eqvps"
+)
+
+const sandboxColumns = `id, account_id, token_id, mode, tariff, image, state, reason, env_keys,
+	idle_timeout_ms, ttl_ms, created_at, started_at, last_active, ended_at, hourly_microusd`
+
+// CreateSandbox adds a record.
+func (s *Store) CreateSandbox(ctx context.Context, sb *eqvps.Sandbox) error {
+	args, err := sandboxArgs(sb)
+	if err != nil {
+		return err
+	}
+	_, err = s.write.ExecContext(ctx, `INSERT INTO sandboxes (`+sandboxColumns+`)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, args...)
+	return err
+}
+
+// sandboxArgs returns the values of sandboxColumns.
+func sandboxArgs(sb *eqvps.Sandbox) ([]any, error) {
+	keys := sb.EnvKeys
+	if keys == nil {
+		keys = []string{}
+	}
+	env, err := json.Marshal(keys)
+	if err != nil {
+		return nil, err
+	}
+	return []any{
+		sb.ID, sb.AccountID, sb.TokenID, string(sb.Mode), sb.Tariff, sb.Image, string(sb.State), string(sb.Reason),
+		string(env), sb.IdleTimeout.Milliseconds(), sb.TTL.Milliseconds(),
+		micros(sb.CreatedAt), micros(sb.StartedAt), micros(sb.LastActive), micros(sb.EndedAt), int64(sb.Hourly),
+	}, nil
+}
+
+func scanSandbox(row scanner) (*eqvps.Sandbox, error) {
+	var sb eqvps.Sandbox
+	var env string
+	var idle, ttl int64
+	var created, started, active, ended sql.NullInt64
+	if err := row.Scan(&sb.ID, &sb.AccountID, &sb.TokenID, &sb.Mode, &sb.Tariff, &sb.Image, &sb.State, &sb.Reason, &env,
+		&idle, &ttl, &created, &started, &active, &ended, &sb.Hourly); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal([]byte(env), &sb.EnvKeys); err != nil {
+		return nil, err
+	}
+	sb.IdleTimeout, sb.TTL = time.Duration(idle)*time.Millisecond, time.Duration(ttl)*time.Millisecond
+	sb.CreatedAt, sb.StartedAt = fromMicros(created), fromMicros(started)
+	sb.LastActive, sb.EndedAt = fromMicros(active), fromMicros(ended)
+	return &sb, nil
+}
+
+func findSandbox(ctx context.Context, tx *sql.Tx, id string) (*eqvps.Sandbox, error) {
+	sb, err := scanSandbox(tx.QueryRowContext(ctx, `SELECT `+sandboxColumns+` FROM sandboxes WHERE id = ?`, id))
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, eqvps.Errorf(eqvps.CodeSandboxNotFound, "%s", eqvps.CodeSandboxNotFound.Kind().Message)
+	}
+	return sb, err
+}
+
+// UpdateSandbox reads the record, applies change and writes it back in one
+// transaction that holds the write lock from before the read. An error of
+// change, and a panic, leave the record as it was; a change that alters
+// nothing writes nothing. The id and the owner never change.
+// CodeSandboxNotFound when there is no such record.
+func (s *Store) UpdateSandbox(ctx context.Context, id string, change func(*eqvps.Sandbox) error) (*eqvps.Sandbox, error) {
+	var sb *eqvps.Sandbox
+	err := s.transact(ctx, func(tx *sql.Tx) error {
+		var err error
+		if sb, err = findSandbox(ctx, tx, id); err != nil {
+			return err
+		}
+		before, err := sandboxArgs(sb)
+		if err != nil {
+			return err
+		}
+		owner := sb.AccountID
+		if err := change(sb); err != nil {
+			return err
+		}
+		sb.ID, sb.AccountID = id, owner
+		after, err := sandboxArgs(sb)
+		if err != nil || equal(before, after) {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `UPDATE sandboxes SET (`+sandboxColumns+`) =
+			(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE id = ?`, append(after, id)...)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return sb, nil
+}
+
+func equal(a, b []any) bool {
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// FindSandboxes returns the records that match, newest first. An After that
+// names no record matches nothing.
+func (s *Store) FindSandboxes(ctx context.Context, f eqvps.SandboxFilter) ([]*eqvps.Sandbox, error) {
+	query, args := findQuery(f)
+	rows, err := s.read.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var list []*eqvps.Sandbox
+	for rows.Next() {
+		sb, err := scanSandbox(rows)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, sb)
+	}
+	return list, rows.Err()
+}
+
+func findQuery(f eqvps.SandboxFilter) (string, []any) {
+	table, where, args := "sandboxes", []string{"1"}, []any{}
+	and := func(cond string, arg ...any) {
+		where, args = append(where, cond), append(args, arg...)
+	}
+	if f.AccountID != "" {
+		and("account_id = ?", f.AccountID)
+	}
+	if f.ID != "" {
+		and("id = ?", f.ID)
+	}
+	switch {
+	case f.Ended == nil:
+	case *f.Ended:
+		and("state = 'deleted'")
+	default:
+		// Left to itself the planner walks every record there ever was.
+		table = "sandboxes INDEXED BY sandboxes_alive"
+		and("state <> 'deleted'")
+	}
+	if f.After != "" {
+		and("seq < (SELECT seq FROM sandboxes WHERE id = ?)", f.After)
+	}
+	query := `SELECT ` + sandboxColumns + ` FROM ` + table + ` WHERE ` + strings.Join(where, " AND ") + ` ORDER BY seq DESC`
+	if f.Limit > 0 {
+		query, args = query+` LIMIT ?`, append(args, f.Limit)
+	}
+	return query, args
+}
