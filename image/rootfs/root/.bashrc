@@ -1,0 +1,1 @@
+# Interactive bash shells. Add your own settings here.

@@ -1,0 +1,3 @@
+if [ "${BASH-}" ] && [ "${PS1-}" ] && [ -r ~/.bashrc ]; then
+  . ~/.bashrc
+fi
