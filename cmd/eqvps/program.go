@@ -263,7 +263,7 @@ func (s *Server) Close(ctx context.Context) error {
 	}
 	for _, c := range []io.Closer{s.tcp, s.socket} {
 		// A listener that was served is closed already; closing it again says so.
-		if c != nil && c != net.Listener(nil) {
+		if c != nil {
 			_ = c.Close()
 		}
 	}
