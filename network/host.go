@@ -209,9 +209,7 @@ func (m *Manager) restoreHost() error {
 		if err != nil {
 			return err
 		}
-		tab := &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName}
-		c.AddTable(tab) // so that the deletion finds one
-		c.DelTable(tab)
+		discard(c)
 		return c.Flush()
 	})
 }

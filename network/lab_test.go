@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,7 +32,7 @@ const (
 )
 
 var forbiddenAddrs = []string{
-	"10.1.2.3", resolverAddr, "100.64.1.1", "169.254.169.254", "172.16.5.5", "172.31.255.1", "192.168.7.7", "240.0.0.9",
+	"10.1.2.3", resolverAddr, "168.63.129.16", "192.0.0.192", "100.64.1.1", "169.254.169.254", "172.16.5.5", "172.31.255.1", "192.168.7.7", "240.0.0.9",
 }
 
 var internetPorts = []int{25, 53, 80, 443, 465, 587}
@@ -62,6 +63,7 @@ func buildInternet() error {
 	attrs.Name, attrs.MTU = "wan0", labMTU
 	veth := netlink.NewVeth(attrs)
 	veth.PeerName, veth.PeerNamespace = "wan0", netlink.NsFd(ns.Fd())
+	veth.PeerMTU = 1500 // the internet knows nothing of the host's smaller MTU, and gets no ICMP about it
 	if err := links.LinkAdd(veth); err != nil {
 		return err
 	}
@@ -149,6 +151,9 @@ func ipv4PacketInfo(c *net.UDPConn) error {
 	return errors.Join(err, opt)
 }
 
+// heard holds the text of every datagram that reached the internet.
+var heard sync.Map
+
 // serveUDP sends every datagram back from the address it was sent to, which
 // takes the packet information: the socket has many addresses.
 func serveUDP(c *net.UDPConn) {
@@ -161,6 +166,7 @@ func serveUDP(c *net.UDPConn) {
 		info := make([]byte, unix.CmsgSpace(unix.SizeofInet4Pktinfo))
 		copy(info, oob[:oobn])
 		start := unix.CmsgLen(0)
+		heard.Store(string(buf[:n]), true)
 		copy(info[start+4:start+8], info[start+8:start+12]) // answer from the destination address
 		binary.NativeEndian.PutUint32(info[start:], 0)
 		c.WriteMsgUDP(buf[:n], info, from)
@@ -226,8 +232,10 @@ func newGuest(t *testing.T, s *Slot) *guest {
 		t.Fatal(err)
 	}
 	if err := inNamespace(enterNamed(s.Namespace()), func() (err error) {
-		outer, err = attach(s.Tap())
-		return err
+		if outer, err = attach(s.Tap()); err != nil {
+			return err
+		}
+		return waitRunning(s.Tap())
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -254,6 +262,23 @@ func attach(name string) (*os.File, error) {
 		return nil, err
 	}
 	return os.NewFile(uintptr(fd), name), nil
+}
+
+// waitRunning waits until the kernel has noticed that the tap's other end is
+// there. A monitor takes longer to start than that.
+func waitRunning(name string) error {
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		link, err := net.InterfaceByName(name)
+		if err != nil {
+			return err
+		}
+		if link.Flags&net.FlagRunning != 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s never ran", name)
+		}
+	}
 }
 
 func pump(to, from *os.File) {
@@ -292,6 +317,31 @@ func setUpGuest() error {
 	return links.RouteAdd(&netlink.Route{Gw: net.ParseIP(GatewayAddr)})
 }
 
+// listen opens a TCP server in the guest and counts who gets through to it.
+func (g *guest) listen(port int) *atomic.Int64 {
+	g.t.Helper()
+	var l net.Listener
+	if err := inNamespace(enterNamed(g.path), func() (err error) {
+		l, err = net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", port))
+		return err
+	}); err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() { l.Close() })
+	var accepted atomic.Int64
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			accepted.Add(1)
+			c.Close()
+		}
+	}()
+	return &accepted
+}
+
 // patience bounds what should take milliseconds, on a machine that may be busy.
 const patience = 5 * time.Second
 
@@ -307,8 +357,6 @@ func dialIn(path, network, addr string) (c net.Conn, err error) {
 	})
 	return c, err
 }
-
-func (g *guest) dial(network, addr string) (net.Conn, error) { return dialIn(g.path, network, addr) }
 
 // greeting connects over TCP and returns the addresses that the server saw
 // the client at and was reached at.
@@ -329,13 +377,17 @@ func greeting(path, addr string) (client, server string, err error) {
 
 // ask sends a datagram and waits for it to come back.
 func ask(path, addr string) error {
+	return askText(path, addr, "anyone?")
+}
+
+func askText(path, addr, text string) error {
 	c, err := dialIn(path, "udp4", addr)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(patience))
-	if _, err := c.Write([]byte("anyone?")); err != nil {
+	if _, err := c.Write([]byte(text)); err != nil {
 		return err
 	}
 	buf := make([]byte, 64)

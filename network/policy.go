@@ -16,8 +16,10 @@ var blockedRanges = []struct {
 	{netip.MustParsePrefix("10.0.0.0/8"), "private"},
 	{netip.MustParsePrefix("100.64.0.0/10"), "carrier-grade NAT, and the slots"},
 	{netip.MustParsePrefix("127.0.0.0/8"), "loopback"},
+	{netip.MustParsePrefix("168.63.129.16/32"), "platform services of the Azure cloud"},
 	{netip.MustParsePrefix("169.254.0.0/16"), "link-local, and cloud metadata"},
 	{netip.MustParsePrefix("172.16.0.0/12"), "private"},
+	{netip.MustParsePrefix("192.0.0.0/24"), "protocol assignments, and cloud metadata"},
 	{netip.MustParsePrefix("192.168.0.0/16"), "private"},
 	{netip.MustParsePrefix("224.0.0.0/4"), "multicast"},
 	{netip.MustParsePrefix("240.0.0.0/4"), "reserved, and broadcast"},
@@ -87,7 +89,7 @@ func slotTable(resolver netip.Addr) table {
 			{[]part{from(TapName), sourceMACIsNot(GuestMAC)}, drop, "forged MAC"},
 			{[]part{from(TapName), sourceIsNot(GuestAddr)}, drop, "forged address"},
 		}},
-		{"redirect", atRedirect.open(), dns},
+		{"resolve", atRedirect.open(), dns},
 		{"input", atInput.closed(), []rule{
 			{[]part{from(TapName), isPing}, accept, "the gateway answers pings"},
 			{[]part{from(TapName)}, follow("refuse"), "nothing else listens"},
@@ -128,7 +130,8 @@ func hostTable(p hostParams) table {
 	for _, dev := range p.opened {
 		forward = append(forward, rule{[]part{from(dev), isNew}, drop, "forwards for slots only"})
 	}
-	var arrival, input []rule
+	arrival := []rule{{[]part{from(slots), isIPv6}, drop, "guests have IPv4 only"}}
+	var input []rule
 	for _, proto := range []string{"udp", "tcp"} {
 		dns := rule{[]part{from(slots), toResolver, port(proto, 53)}, accept, "the resolver may be the host"}
 		arrival, input = append(arrival, dns), append(input, dns)

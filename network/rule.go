@@ -90,16 +90,41 @@ func (t table) text() string {
 	return b.String()
 }
 
-// replace writes the table in one transaction in place of any earlier one, in
-// the network namespace of the calling thread. There is no moment without rules.
+// ourTable is the name under which rules lie, on the host and in each slot.
+func ourTable() *nftables.Table {
+	return &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName}
+}
+
+// create writes the table in one transaction, in the network namespace of the
+// calling thread, which has none yet.
+func (t table) create() error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	return t.write(c)
+}
+
+// replace is create in place of any earlier table, with no moment without
+// rules. It is four times as slow: the kernel waits until no packet is
+// in the old rules.
 func (t table) replace() error {
 	c, err := nftables.New()
 	if err != nil {
 		return err
 	}
-	tab := &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName}
-	c.AddTable(tab) // so that the deletion finds one
-	c.DelTable(tab)
+	discard(c)
+	return t.write(c)
+}
+
+// discard deletes our table, if there is one, with the next flush.
+func discard(c *nftables.Conn) {
+	c.AddTable(ourTable()) // so that the deletion finds one
+	c.DelTable(ourTable())
+}
+
+func (t table) write(c *nftables.Conn) error {
+	tab := ourTable()
 	c.AddTable(tab)
 	if t.resolvers != nil {
 		var elems []nftables.SetElement

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 
 	"github.com/vishvananda/netlink"
@@ -92,7 +93,7 @@ func (m *Manager) furnish(rec record, resolver netip.Addr) error {
 	if err := m.do("set namespace options", setSlotOptions); err != nil {
 		return err
 	}
-	if err := m.do("write slot rules", slotTable(resolver).replace); err != nil {
+	if err := m.do("write slot rules", slotTable(resolver).create); err != nil {
 		return err
 	}
 	links, err := netlink.NewHandle()
@@ -120,12 +121,13 @@ func (m *Manager) furnish(rec record, resolver netip.Addr) error {
 
 func setSlotOptions() error {
 	for _, o := range []struct{ name, value string }{
+		{"ipv4/icmp_ratelimit", "0"}, // every refusal reaches the guest, also the tenth in a second
 		{"ipv6/conf/all/disable_ipv6", "1"},
 		{"ipv6/conf/default/disable_ipv6", "1"},
 		{"ipv4/ip_forward", "1"},
 	} {
 		err := setOption(o.name, o.value)
-		if errors.Is(err, os.ErrNotExist) && o.name != "ipv4/ip_forward" {
+		if errors.Is(err, os.ErrNotExist) && strings.HasPrefix(o.name, "ipv6/") {
 			continue // a kernel without IPv6
 		}
 		if err != nil {
