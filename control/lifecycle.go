@@ -30,27 +30,28 @@ func (s *Service) Create(ctx context.Context, c eqvps.CreateSandbox) (*eqvps.San
 		return nil, err
 	}
 	sb := eqvps.NewSandbox(c, p, tariff, s.now())
-	if err := s.store.CreateSandbox(ctx, sb); err != nil {
+	// A caller who leaves now must not leave it open whether there is a record.
+	if err := s.store.CreateSandbox(context.WithoutCancel(ctx), sb); err != nil {
 		return nil, err
 	}
 	m, err := s.host.Start(ctx, eqvps.StartMachine{ID: sb.ID, Tariff: tariff, Image: c.Image, Env: c.Env})
 	if err == nil {
-		sb, err = s.started(ctx, sb.ID, m)
-	}
-	if err != nil {
-		s.log.Warn("sandbox did not start", "sandbox", sb.ID, "err", err)
-		if e := s.end(ctx, sb.ID, eqvps.ReasonError); e != nil {
-			s.log.Error("cannot undo a sandbox that did not start; will try again", "sandbox", sb.ID, "err", e)
+		var running *eqvps.Sandbox
+		if running, err = s.started(ctx, sb.ID, m); err == nil {
+			return running, nil
 		}
-		return nil, err
 	}
-	return sb, nil
+	s.log.Warn("sandbox did not start", "sandbox", sb.ID, "err", err)
+	if e := s.end(ctx, sb.ID, eqvps.ReasonError); e != nil {
+		s.log.Error("cannot undo a sandbox that did not start; will try again", "sandbox", sb.ID, "err", e)
+	}
+	return nil, err
 }
 
 // started records that a sandbox can be used and begins to watch it.
 func (s *Service) started(ctx context.Context, id string, m eqvps.Machine) (*eqvps.Sandbox, error) {
 	now := s.now()
-	sb, err := s.store.UpdateSandbox(ctx, id, func(sb *eqvps.Sandbox) error {
+	sb, err := s.store.UpdateSandbox(context.WithoutCancel(ctx), id, func(sb *eqvps.Sandbox) error {
 		if sb.State != eqvps.StateStarting {
 			return errChanged // deleted while it started
 		}
@@ -62,7 +63,7 @@ func (s *Service) started(ctx context.Context, id string, m eqvps.Machine) (*eqv
 		if errors.Is(err, errChanged) {
 			err = eqvps.Errorf(eqvps.CodeSandboxEnded, "The sandbox was deleted while it started.")
 		}
-		return &eqvps.Sandbox{ID: id}, err
+		return nil, err
 	}
 	s.watch(newLive(sb, m, now))
 	return sb, nil
@@ -136,7 +137,9 @@ func (s *Service) end(ctx context.Context, id string, reason eqvps.Reason) error
 		return nil
 	})
 	if errors.Is(err, errChanged) {
-		return nil
+		// Somebody else ended it. If its machine was still starting then, it
+		// may have come up since.
+		return s.host.Destroy(ctx, id)
 	}
 	if err != nil {
 		if l != nil { // still alive for all we know

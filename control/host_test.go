@@ -1,0 +1,172 @@
+package control_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/eqvps/eqvps"
+)
+
+// memHost is a host in memory. It outlives the services of a test as a real
+// host's machines outlive a server.
+type memHost struct {
+	mu       sync.Mutex
+	machines map[string]*memMachine
+	starting chan struct{} // if set, Start waits until it is closed or its ctx ends
+	entered  chan string   // if set, told when Start begins
+	fail     map[string]error
+	started  int
+}
+
+func newMemHost() *memHost {
+	return &memHost{machines: map[string]*memMachine{}, fail: map[string]error{}}
+}
+
+// failure returns the fault injected into a step, once.
+func (h *memHost) failure(step string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	err := h.fail[step]
+	delete(h.fail, step)
+	return err
+}
+
+func (h *memHost) inject(step string, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.fail[step] = err
+}
+
+func (h *memHost) Start(ctx context.Context, m eqvps.StartMachine) (eqvps.Machine, error) {
+	if h.entered != nil {
+		h.entered <- m.ID
+	}
+	if h.starting != nil {
+		select {
+		case <-h.starting:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	if err := h.failure("start"); err != nil {
+		return nil, err
+	}
+	vm := &memMachine{done: make(chan struct{}), env: m.Env}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.started++
+	h.machines[m.ID] = vm
+	return vm, nil
+}
+
+func (h *memHost) Adopt(_ context.Context, id string) (eqvps.Machine, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	vm := h.machines[id]
+	if vm == nil || vm.dead() {
+		return nil, errors.New("gone")
+	}
+	return vm, nil
+}
+
+func (h *memHost) Records() ([]string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var ids []string
+	for id := range h.machines {
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+func (h *memHost) Destroy(_ context.Context, id string) error {
+	if err := h.failure("destroy"); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if vm := h.machines[id]; vm != nil {
+		vm.die()
+		delete(h.machines, id)
+	}
+	return nil
+}
+
+func (h *memHost) machine(id string) *memMachine {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.machines[id]
+}
+
+func (h *memHost) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.machines)
+}
+
+// memMachine runs no commands: Exec blocks until it is released, or fails as a
+// lost guest does when the machine dies.
+type memMachine struct {
+	env  map[string]string
+	once sync.Once
+	done chan struct{}
+	// release, if set, holds Exec back until it is closed.
+	release chan struct{}
+}
+
+func (m *memMachine) die() { m.once.Do(func() { close(m.done) }) }
+
+func (m *memMachine) dead() bool {
+	select {
+	case <-m.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (m *memMachine) Exec(ctx context.Context, _ eqvps.ExecRequest, _ eqvps.Output) (eqvps.ExitStatus, error) {
+	release := m.release
+	if release == nil {
+		release = make(chan struct{})
+		close(release)
+	}
+	select {
+	case <-release:
+		return eqvps.ExitStatus{}, nil
+	case <-ctx.Done():
+		return eqvps.ExitStatus{}, ctx.Err()
+	case <-m.done:
+		return eqvps.ExitStatus{}, eqvps.WrapError(eqvps.CodeUnreachable, io.ErrUnexpectedEOF)
+	}
+}
+
+func (m *memMachine) Upload(context.Context, eqvps.UploadRequest) (eqvps.FileInfo, error) {
+	return eqvps.FileInfo{}, nil
+}
+
+func (m *memMachine) Download(context.Context, string) (eqvps.FileInfo, io.ReadCloser, error) {
+	return eqvps.FileInfo{}, io.NopCloser(eofReader{}), nil
+}
+
+func (m *memMachine) Stat(context.Context, string) (eqvps.FileInfo, error) {
+	return eqvps.FileInfo{}, nil
+}
+
+func (m *memMachine) ListFiles(context.Context, string, string, int) ([]eqvps.FileInfo, bool, error) {
+	return nil, false, nil
+}
+
+func (m *memMachine) Image() string                   { return "img_test" }
+func (m *memMachine) Ping(context.Context) error      { return nil }
+func (m *memMachine) CPUTime() (time.Duration, error) { return 7 * time.Second, nil }
+func (m *memMachine) EgressBytes() (uint64, error)    { return 11, nil }
+func (m *memMachine) Done() <-chan struct{}           { return m.done }
+func (m *memMachine) Close() error                    { return nil }
+
+type eofReader struct{}
+
+func (eofReader) Read([]byte) (int, error) { return 0, io.EOF }

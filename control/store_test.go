@@ -1,0 +1,56 @@
+package control_test
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/eqvps/eqvps"
+)
+
+// memStore keeps sandboxes in memory, for tests whose clock is not the real
+// one: a database driver's goroutines cannot live in a synctest bubble.
+type memStore struct {
+	eqvps.TokenStore
+	eqvps.AccountStore
+	mu  sync.Mutex
+	all map[string]eqvps.Sandbox
+}
+
+func newMemStore() *memStore { return &memStore{all: map[string]eqvps.Sandbox{}} }
+
+func (s *memStore) CreateSandbox(_ context.Context, sb *eqvps.Sandbox) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all[sb.ID] = *sb
+	return nil
+}
+
+func (s *memStore) UpdateSandbox(_ context.Context, id string, change func(*eqvps.Sandbox) error) (*eqvps.Sandbox, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sb, ok := s.all[id]
+	if !ok {
+		return nil, eqvps.Errorf(eqvps.CodeSandboxNotFound, "no %s", id)
+	}
+	if err := change(&sb); err != nil {
+		return nil, err
+	}
+	s.all[id] = sb
+	return &sb, nil
+}
+
+func (s *memStore) FindSandboxes(_ context.Context, f eqvps.SandboxFilter) ([]*eqvps.Sandbox, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []*eqvps.Sandbox
+	for _, sb := range s.all {
+		if (f.ID == "" || f.ID == sb.ID) && (f.AccountID == "" || f.AccountID == sb.AccountID) &&
+			(f.Ended == nil || *f.Ended == sb.Ended()) {
+			out = append(out, &sb)
+		}
+	}
+	return out, nil
+}
+
+func (s *memStore) TouchToken(context.Context, string, time.Time) error { return nil }
