@@ -12,7 +12,8 @@ import (
 )
 
 const sandboxColumns = `id, account_id, token_id, mode, tariff, image, state, reason, env_keys,
-	idle_timeout_ms, ttl_ms, created_at, started_at, last_active, ended_at, hourly_microusd`
+	idle_timeout_ms, ttl_ms, created_at, started_at, last_active, ended_at, hourly_microusd,
+	cpu_time_us, egress_bytes`
 
 // CreateSandbox adds a record.
 func (s *Store) CreateSandbox(ctx context.Context, sb *eqvps.Sandbox) error {
@@ -21,7 +22,7 @@ func (s *Store) CreateSandbox(ctx context.Context, sb *eqvps.Sandbox) error {
 		return err
 	}
 	_, err = s.write.ExecContext(ctx, `INSERT INTO sandboxes (`+sandboxColumns+`)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, args...)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, args...)
 	return err
 }
 
@@ -39,22 +40,24 @@ func sandboxArgs(sb *eqvps.Sandbox) ([]any, error) {
 		sb.ID, sb.AccountID, sb.TokenID, string(sb.Mode), sb.Tariff, sb.Image, string(sb.State), string(sb.Reason),
 		string(env), sb.IdleTimeout.Milliseconds(), sb.TTL.Milliseconds(),
 		micros(sb.CreatedAt), micros(sb.StartedAt), micros(sb.LastActive), micros(sb.EndedAt), int64(sb.Hourly),
+		sb.CPUTime.Microseconds(), int64(sb.EgressBytes),
 	}, nil
 }
 
 func scanSandbox(row scanner) (*eqvps.Sandbox, error) {
 	var sb eqvps.Sandbox
 	var env string
-	var idle, ttl int64
+	var idle, ttl, cpu, egress int64
 	var created, started, active, ended sql.NullInt64
 	if err := row.Scan(&sb.ID, &sb.AccountID, &sb.TokenID, &sb.Mode, &sb.Tariff, &sb.Image, &sb.State, &sb.Reason, &env,
-		&idle, &ttl, &created, &started, &active, &ended, &sb.Hourly); err != nil {
+		&idle, &ttl, &created, &started, &active, &ended, &sb.Hourly, &cpu, &egress); err != nil {
 		return nil, err
 	}
 	if err := json.Unmarshal([]byte(env), &sb.EnvKeys); err != nil {
 		return nil, err
 	}
 	sb.IdleTimeout, sb.TTL = time.Duration(idle)*time.Millisecond, time.Duration(ttl)*time.Millisecond
+	sb.CPUTime, sb.EgressBytes = time.Duration(cpu)*time.Microsecond, uint64(egress)
 	sb.CreatedAt, sb.StartedAt = fromMicros(created), fromMicros(started)
 	sb.LastActive, sb.EndedAt = fromMicros(active), fromMicros(ended)
 	return &sb, nil
@@ -94,7 +97,7 @@ func (s *Store) UpdateSandbox(ctx context.Context, id string, change func(*eqvps
 			return err
 		}
 		_, err = tx.ExecContext(ctx, `UPDATE sandboxes SET (`+sandboxColumns+`) =
-			(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE id = ?`, append(after, id)...)
+			(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE id = ?`, append(after, id)...)
 		return err
 	})
 	if err != nil {

@@ -194,6 +194,7 @@ func testSandboxRoundTrip(t *testing.T, s Store) {
 	want.CreatedAt, want.StartedAt = now.Add(1*time.Microsecond), now.Add(2*time.Microsecond)
 	want.LastActive, want.EndedAt = now.Add(3*time.Microsecond), now.Add(4*time.Microsecond)
 	want.Hourly = 1 << 60
+	want.CPUTime, want.EgressBytes = 90*time.Second+time.Microsecond, 1<<62
 	got, err := s.UpdateSandbox(t.Context(), sb.ID, func(sb *eqvps.Sandbox) error { *sb = want; return nil })
 	if err != nil {
 		t.Fatal(err)

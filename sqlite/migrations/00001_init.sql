@@ -42,7 +42,9 @@ CREATE TABLE sandboxes (
     started_at      INTEGER,
     last_active     INTEGER NOT NULL,
     ended_at        INTEGER,
-    hourly_microusd INTEGER NOT NULL
+    hourly_microusd INTEGER NOT NULL,
+    cpu_time_us     INTEGER NOT NULL,
+    egress_bytes    INTEGER NOT NULL
 ) STRICT;
 
 CREATE INDEX sandboxes_by_account ON sandboxes (account_id, seq);
