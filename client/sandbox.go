@@ -1,0 +1,99 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/eqvps/eqvps/wire"
+)
+
+func sandboxPath(id, rest string) string { return "/sandboxes/" + url.PathEscape(id) + rest }
+
+// Create makes a sandbox and returns when it is ready.
+func (c *Client) Create(ctx context.Context, req wire.CreateSandbox) (*wire.Sandbox, error) {
+	var out wire.Sandbox
+	return &out, c.call(ctx, http.MethodPost, "/sandboxes", nil, req, &out)
+}
+
+// Get returns a sandbox, ended or not.
+func (c *Client) Get(ctx context.Context, id string) (*wire.Sandbox, error) {
+	var out wire.Sandbox
+	return &out, c.call(ctx, http.MethodGet, sandboxPath(id, ""), nil, nil, &out)
+}
+
+// ListOptions select sandboxes. The zero value means the first page of those
+// that have not ended.
+type ListOptions struct {
+	State string // "active", "deleted" or "all"
+	Limit int    // at most 1000
+	After string // id of the last one of the page before
+}
+
+// List returns one page, newest first.
+func (c *Client) List(ctx context.Context, o ListOptions) (*wire.SandboxList, error) {
+	q := url.Values{}
+	set(q, "state", o.State)
+	set(q, "after", o.After)
+	if o.Limit > 0 {
+		q.Set("limit", strconv.Itoa(o.Limit))
+	}
+	var out wire.SandboxList
+	return &out, c.call(ctx, http.MethodGet, "/sandboxes", q, nil, &out)
+}
+
+func set(q url.Values, name, value string) {
+	if value != "" {
+		q.Set(name, value)
+	}
+}
+
+// Delete ends a sandbox and returns its final record and cost. Deleting one
+// that has ended is no error.
+func (c *Client) Delete(ctx context.Context, id string) (*wire.Sandbox, error) {
+	var out wire.Sandbox
+	return &out, c.call(ctx, http.MethodDelete, sandboxPath(id, ""), nil, nil, &out)
+}
+
+// Usage tells what a sandbox has used and cost so far.
+func (c *Client) Usage(ctx context.Context, id string) (*wire.Usage, error) {
+	var out wire.Usage
+	return &out, c.call(ctx, http.MethodGet, sandboxPath(id, "/usage"), nil, nil, &out)
+}
+
+// Ping asks a sandbox for a sign of life.
+func (c *Client) Ping(ctx context.Context, id string) (*wire.Pong, error) {
+	var out wire.Pong
+	return &out, c.call(ctx, http.MethodGet, sandboxPath(id, "/ping"), nil, nil, &out)
+}
+
+// Tariffs returns what is on offer. It needs no token.
+func (c *Client) Tariffs(ctx context.Context) (*wire.Tariffs, error) {
+	var out wire.Tariffs
+	return &out, c.call(ctx, http.MethodGet, "/sandboxes/tariffs", nil, nil, &out)
+}
+
+// WhoAmI tells who the token belongs to.
+func (c *Client) WhoAmI(ctx context.Context) (*wire.WhoAmI, error) {
+	var out wire.WhoAmI
+	return &out, c.call(ctx, http.MethodGet, "/whoami", nil, nil, &out)
+}
+
+// ListTokens returns the account's tokens, newest first.
+func (c *Client) ListTokens(ctx context.Context) (*wire.TokenList, error) {
+	var out wire.TokenList
+	return &out, c.call(ctx, http.MethodGet, "/tokens", nil, nil, &out)
+}
+
+// CreateToken makes a token; its secret is in the answer, this once.
+func (c *Client) CreateToken(ctx context.Context, req wire.CreateToken) (*wire.NewSecret, error) {
+	var out wire.NewSecret
+	return &out, c.call(ctx, http.MethodPost, "/tokens", nil, req, &out)
+}
+
+// RevokeToken ends a token.
+func (c *Client) RevokeToken(ctx context.Context, id string) error {
+	var out wire.Revoked
+	return c.call(ctx, http.MethodDelete, "/tokens/"+url.PathEscape(id), nil, nil, &out)
+}

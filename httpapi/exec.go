@@ -1,0 +1,112 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+	"sync"
+
+	"github.com/eqvps/eqvps"
+	"github.com/eqvps/eqvps/wire"
+)
+
+// useCodes are what any call inside a sandbox may end in.
+var useCodes = []eqvps.Code{eqvps.CodeSandboxNotFound, eqvps.CodeNotRunning, eqvps.CodeSandboxEnded, eqvps.CodeUnreachable}
+
+func codes(more ...eqvps.Code) []eqvps.Code { return append(more, useCodes...) }
+
+// command is a body that asks for a command.
+type command interface {
+	Domain() (eqvps.ExecRequest, error)
+	Raw() bool
+}
+
+const execDoc = "A command that fails is an ordinary result. At the timeout the whole process tree is killed and what was printed is kept. " +
+	"Nothing but files persists between calls. A client that disconnects ends the command."
+
+func (s *server) execRoutes() {
+	events := &mediaType{
+		name: "application/x-ndjson", schema: s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[wire.Event](), true, ""),
+		doc: "One JSON event a line, as it is printed. The last is an exit or an error; a stream that ends without either was cut.",
+	}
+	execCodes := codes(eqvps.CodeInvalidTimeout, eqvps.CodeInvalidPath, eqvps.CodeInvalidValue)
+	handle(s, route{
+		method: http.MethodPost, path: "/sandboxes/{id}/exec", id: "exec", tag: "commands", limit: maxExec, codes: execCodes,
+		summary: "Run a command and wait for it", description: execDoc,
+	}, collect[wire.ExecRequest](s))
+	handle(s, route{
+		method: http.MethodPost, path: "/sandboxes/{id}/run", id: "run", tag: "commands", limit: maxExec, codes: execCodes,
+		summary: "Run a piece of code and wait for it", description: execDoc,
+	}, collect[wire.RunRequest](s))
+	handleRaw(s, route{
+		method: http.MethodPost, path: "/sandboxes/{id}/exec/stream", id: "execStream", tag: "commands", limit: maxExec, codes: execCodes,
+		summary: "Run a command and follow its output", description: execDoc, answer: events,
+	}, follow[wire.ExecRequest](s))
+	handleRaw(s, route{
+		method: http.MethodPost, path: "/sandboxes/{id}/run/stream", id: "runStream", tag: "commands", limit: maxExec, codes: execCodes,
+		summary: "Run a piece of code and follow its output", description: execDoc, answer: events,
+	}, follow[wire.RunRequest](s))
+}
+
+// start checks the command first: a mistake in it is told whatever state the
+// sandbox is in.
+func (s *server) start(ctx context.Context, id string, body command) (eqvps.Guest, eqvps.ExecRequest, error) {
+	req, err := body.Domain()
+	if err != nil {
+		return nil, req, err
+	}
+	g, err := s.Sandboxes.Use(ctx, id)
+	return g, req, err
+}
+
+// collect runs a command and answers with all of its output.
+func collect[B command](s *server) func(context.Context, *call, *idInput, *B) (wire.ExecResult, error) {
+	return func(ctx context.Context, _ *call, in *idInput, body *B) (wire.ExecResult, error) {
+		g, req, err := s.start(ctx, in.ID, *body)
+		if err != nil {
+			return wire.ExecResult{}, err
+		}
+		var res eqvps.ExecResult
+		var mu sync.Mutex // the order is per stream: the two may come at once
+		res.ExitStatus, err = g.Exec(ctx, req, func(st eqvps.Stream, p []byte) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if st == eqvps.Stderr {
+				res.Stderr.Write(p)
+			} else {
+				res.Stdout.Write(p)
+			}
+			return nil
+		})
+		if err != nil {
+			return wire.ExecResult{}, err
+		}
+		return wire.NewExecResult(&res, (*body).Raw()), nil
+	}
+}
+
+// follow runs a command and passes on its output as it comes.
+func follow[B command](s *server) func(context.Context, *call, *idInput, *B) (raw, error) {
+	return func(ctx context.Context, _ *call, in *idInput, body *B) (raw, error) {
+		g, req, err := s.start(ctx, in.ID, *body)
+		if err != nil {
+			return nil, err
+		}
+		return func(c *call) error {
+			// The header goes out at once: a proxy need not wait for a command
+			// that prints nothing.
+			c.w.Header().Set("Content-Type", "application/x-ndjson")
+			c.w.Header().Set("X-Accel-Buffering", "no")
+			c.w.WriteHeader(http.StatusOK)
+			if err := c.w.Flush(); err != nil {
+				return err
+			}
+			es := newEventStream(c.w, (*body).Raw())
+			st, err := g.Exec(ctx, req, es.output)
+			if err != nil {
+				return es.fail(c.fail(err).body)
+			}
+			return es.exit(wire.NewExitStatus(st))
+		}, nil
+	}
+}
