@@ -1,0 +1,257 @@
+// Package agent is the guest's side of the protocol: it runs commands, moves
+// files and takes a machine's identity. cmd/eqvps-guest makes it PID 1.
+package agent
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/eqvps/eqvps"
+	"github.com/eqvps/eqvps/guest/internal/channel"
+	"github.com/eqvps/eqvps/guest/internal/wire"
+)
+
+// Config is what an agent needs to know of its machine.
+type Config struct {
+	Version     int      // of the protocol
+	CgroupDir   string   // commands get a cgroup each below this one
+	Environment string   // file of variables for every command; see EnvironmentFile
+	OOMScore    int      // open /proc/self/oom_score_adj, or -1 where the agent is not protected
+	Env         []string // the sandbox's own variables, NAME=VALUE
+	// SetClock sets the machine's clock; Shutdown ends the machine.
+	SetClock func(time.Time) error
+	Shutdown func()
+}
+
+// Agent serves sessions.
+type Agent struct {
+	cfg    Config
+	run    *runner
+	env    atomic.Pointer[[]string] // base and sandbox's
+	frozen atomic.Bool
+	http   http.Server
+}
+
+// New makes an agent.
+func New(cfg Config) (*Agent, error) {
+	null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	a := &Agent{cfg: cfg, run: &runner{groups: newCgroups(cfg.CgroupDir), reaper: newReaper(), null: null}}
+	a.run.reaper.score = cfg.OOMScore
+	a.SetEnv(cfg.Env)
+	a.http.Handler = a.routes()
+	a.http.ErrorLog = log.New(io.Discard, "", 0)
+	return a, nil
+}
+
+// SetEnv replaces the sandbox's variables. They are kept in memory only.
+func (a *Agent) SetEnv(env []string) {
+	all := mergeEnv(readEnvironment(a.cfg.Environment), env)
+	a.env.Store(&all)
+}
+
+// Frozen reports whether the host has asked to freeze this machine: when its
+// session ends, the agent must make room for the gate.
+func (a *Agent) Frozen() bool { return a.frozen.Load() }
+
+// Serve handles one session until it ends.
+func (a *Agent) Serve(c net.Conn) {
+	mux, err := channel.MuxGuest(c)
+	if err != nil {
+		_ = c.Close()
+		return
+	}
+	_ = a.http.Serve(mux)
+	_ = mux.Close()
+}
+
+func (a *Agent) routes() http.Handler {
+	m := http.NewServeMux()
+	for pattern, h := range map[string]func(http.ResponseWriter, *http.Request) error{
+		"GET " + wire.PathPing:      a.ping,
+		"POST " + wire.PathClock:    a.clock,
+		"POST " + wire.PathFreeze:   a.freeze,
+		"POST " + wire.PathSync:     a.sync,
+		"POST " + wire.PathShutdown: a.shutdown,
+		"POST " + wire.PathExec:     a.exec,
+		"PUT " + wire.PathFile:      a.upload,
+		"GET " + wire.PathFile:      a.download,
+		"GET " + wire.PathStat:      a.stat,
+		"GET " + wire.PathList:      a.list,
+	} {
+		m.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			if err := h(w, r); err != nil {
+				fail(w, err)
+			}
+		})
+	}
+	return m
+}
+
+func reply(w http.ResponseWriter, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	w.Header()["Date"] = nil
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(b)
+	return nil
+}
+
+func fail(w http.ResponseWriter, err error) {
+	b, _ := json.Marshal(wire.NewFailure(err))
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(eqvps.ErrorCode(err).Kind().Status)
+	_, _ = w.Write(b)
+}
+
+func (a *Agent) ping(w http.ResponseWriter, r *http.Request) error {
+	var up unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
+		return err
+	}
+	return reply(w, wire.Pong{Version: a.cfg.Version, UptimeNS: up.Nano(), UnixNano: time.Now().UnixNano()})
+}
+
+func (a *Agent) clock(w http.ResponseWriter, r *http.Request) error {
+	var c wire.Clock
+	if err := json.NewDecoder(io.LimitReader(r.Body, wire.MaxReply)).Decode(&c); err != nil {
+		return err
+	}
+	if err := a.cfg.SetClock(time.Unix(0, c.UnixNano)); err != nil {
+		return err
+	}
+	return reply(w, struct{}{})
+}
+
+func (a *Agent) freeze(w http.ResponseWriter, r *http.Request) error {
+	if err := a.run.groups.killAll(); err != nil {
+		return err
+	}
+	unix.Sync()
+	a.frozen.Store(true)
+	return reply(w, struct{}{})
+}
+
+func (a *Agent) sync(w http.ResponseWriter, r *http.Request) error {
+	unix.Sync()
+	return reply(w, struct{}{})
+}
+
+func (a *Agent) shutdown(w http.ResponseWriter, r *http.Request) error {
+	_ = a.run.groups.killAll()
+	unix.Sync()
+	if err := reply(w, struct{}{}); err != nil {
+		return err
+	}
+	_ = http.NewResponseController(w).Flush()
+	a.cfg.Shutdown()
+	return nil
+}
+
+func (a *Agent) exec(w http.ResponseWriter, r *http.Request) error {
+	c, err := readCommand(r.Body)
+	if err != nil {
+		return err
+	}
+	c.env = mergeEnv(*a.env.Load(), c.env)
+	w.Header()["Date"] = nil
+	w.Header().Set("Content-Type", "application/octet-stream")
+	var mu sync.Mutex
+	rc := http.NewResponseController(w)
+	emit := func(frame []byte) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if _, err := w.Write(frame); err != nil {
+			return err
+		}
+		return rc.Flush()
+	}
+	res, err := a.run.run(r.Context(), c, emit)
+	if r.Context().Err() != nil {
+		return nil // nobody is there to be told
+	}
+	kind, last := byte(wire.FrameResult), any(res)
+	if err != nil {
+		kind, last = wire.FrameFailed, wire.NewFailure(err)
+	}
+	b, err := json.Marshal(last)
+	if err != nil {
+		return err
+	}
+	_ = emit(wire.Frame(kind, b))
+	return nil
+}
+
+func readCommand(body io.Reader) (command, error) {
+	var size [4]byte
+	if _, err := io.ReadFull(body, size[:]); err != nil {
+		return command{}, badRequest(err)
+	}
+	n := binary.BigEndian.Uint32(size[:])
+	if n > wire.MaxHead {
+		return command{}, badRequest(errors.New("the head is too long"))
+	}
+	head := make([]byte, n)
+	if _, err := io.ReadFull(body, head); err != nil {
+		return command{}, badRequest(err)
+	}
+	var h wire.ExecHead
+	if err := json.Unmarshal(head, &h); err != nil {
+		return command{}, badRequest(err)
+	}
+	stdin, err := io.ReadAll(io.LimitReader(body, eqvps.MaxStdinBytes+1))
+	if err != nil || len(stdin) > eqvps.MaxStdinBytes {
+		return command{}, badRequest(errors.Join(err, errors.New("stdin is incomplete or too long")))
+	}
+	if (len(h.Command) == 0) == (len(h.Argv) == 0) || h.TimeoutNS <= 0 {
+		return command{}, badRequest(errors.New("the head is not complete"))
+	}
+	return command{
+		line: string(h.Command), argv: texts(h.Argv), cwd: string(h.Cwd),
+		env: texts(h.Env), stdin: stdin, timeout: time.Duration(h.TimeoutNS),
+	}, nil
+}
+
+func texts(list [][]byte) []string {
+	out := make([]string, len(list))
+	for i, b := range list {
+		out[i] = string(b)
+	}
+	return out
+}
+
+func badRequest(cause error) error {
+	return &eqvps.Error{Code: eqvps.CodeInvalidRequest, Message: "The request to the sandbox is not well formed.", Cause: cause}
+}
+
+// NewEndpoint returns the endpoint that serves this agent's sessions on port.
+func (a *Agent) NewEndpoint(port io.ReadWriter) *channel.Endpoint {
+	return &channel.Endpoint{Port: port, Version: a.cfg.Version, Serve: a.Serve}
+}
+
+// NewGate returns an endpoint that asks the host for an identity. Its Go must
+// not return but on failure.
+func NewGate(port io.ReadWriter, version int) *channel.Endpoint {
+	return &channel.Endpoint{Port: port, Version: version, AtGate: true}
+}
+
+// ErrHostGone is what a port's Read returns, once, when its host side is
+// closed.
+var ErrHostGone = channel.ErrHostGone
+
+// Identity is what the hello of a first session carries.
+type Identity = wire.Identity

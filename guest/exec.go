@@ -1,0 +1,151 @@
+package guest
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/eqvps/eqvps"
+	"github.com/eqvps/eqvps/guest/internal/wire"
+)
+
+// execGrace is how much longer than its timeout a command may take to be
+// reported as ended.
+const execGrace = 5 * time.Second
+
+// errOverdue is the cause when a guest does not end a command at its timeout.
+var errOverdue = errors.New("the guest did not end the command at its timeout")
+
+// Exec runs one command and passes on what it prints as it comes. req must be
+// valid, but its timeout may be longer than a foreground command's; zero is
+// eqvps.DefaultExecTimeout. When ctx ends or out fails, the command and all it
+// has started are killed and the error returned.
+func (c *Client) Exec(ctx context.Context, req eqvps.ExecRequest, out eqvps.Output) (eqvps.ExitStatus, error) {
+	body, err := execBody(&req)
+	if err != nil {
+		return eqvps.ExitStatus{}, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// The time in which we take output is not the guest's.
+	watch := newStopwatch(req.Timeout+execGrace, func() { cancel(errOverdue) })
+	defer watch.stop()
+
+	res, err := c.send(ctx, http.MethodPost, wire.PathExec, nil, int64(len(body)+len(req.Stdin)),
+		io.MultiReader(bytes.NewReader(body), bytes.NewReader(req.Stdin)))
+	if err != nil {
+		return eqvps.ExitStatus{}, err
+	}
+	defer res.Body.Close()
+	result, err := wire.ReadOutput(res.Body, func(s eqvps.Stream, p []byte) error {
+		watch.stop()
+		defer watch.start()
+		return out(s, p)
+	})
+	if refused := (*wire.OutputError)(nil); errors.As(err, &refused) {
+		return eqvps.ExitStatus{}, refused.Err
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return eqvps.ExitStatus{}, unreachable(err)
+	}
+	return eqvps.ExitStatus{
+		Code: result.Code, Signal: result.Signal, TimedOut: result.TimedOut, OOM: result.OOM,
+		Duration: time.Duration(result.DurationNS),
+	}, nil
+}
+
+func execBody(req *eqvps.ExecRequest) ([]byte, error) {
+	if req.Timeout == 0 {
+		req.Timeout = eqvps.DefaultExecTimeout
+	}
+	if req.Cwd == "" {
+		req.Cwd = "/root"
+	}
+	h := wire.ExecHead{
+		Cwd: []byte(req.Cwd), Env: wire.EnvList(req.Env), TimeoutNS: int64(req.Timeout),
+	}
+	if req.Command != "" {
+		h.Command = []byte(req.Command)
+	}
+	for _, arg := range req.Argv {
+		h.Argv = append(h.Argv, []byte(arg))
+	}
+	b, err := json.Marshal(h)
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > wire.MaxHead {
+		return nil, eqvps.Errorf(eqvps.CodeTooLarge, "The command is larger than allowed.")
+	}
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...), nil
+}
+
+// stopwatch calls a function once it has run for long enough in all.
+type stopwatch struct {
+	mu    sync.Mutex
+	timer *time.Timer
+	left  time.Duration
+	since time.Time
+}
+
+func newStopwatch(d time.Duration, f func()) *stopwatch {
+	return &stopwatch{timer: time.AfterFunc(d, f), left: d, since: time.Now()}
+}
+
+func (w *stopwatch) stop() {
+	w.timer.Stop()
+	w.left -= time.Since(w.since)
+}
+
+func (w *stopwatch) start() {
+	w.since = time.Now()
+	w.timer.Reset(max(w.left, 0))
+}
+
+// Prepare makes a template of the machine: it runs the commands, one after
+// another, so that what they need is in the guest's memory; ends whatever they
+// have left; writes everything to disk; and has the agent wait at the gate for
+// an identity. The session is over then, and the machine ready for a snapshot.
+func (c *Client) Prepare(ctx context.Context, dial DialFunc, commands []string) error {
+	for _, line := range commands {
+		var printed eqvps.Capture
+		st, err := c.Exec(ctx, eqvps.ExecRequest{Command: line, Timeout: 5 * time.Minute}, func(_ eqvps.Stream, p []byte) error {
+			_, err := printed.Write(p)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if st.Code != 0 {
+			b := printed.Bytes()
+			return fmt.Errorf("the command %q, which prepares the template, exits with %d: %.2000q", line, st.Code, b)
+		}
+	}
+	if err := c.ask(ctx, http.MethodPost, wire.PathFreeze, nil, nil, nil); err != nil {
+		return err
+	}
+	if err := c.Close(); err != nil {
+		return err
+	}
+	for {
+		hs, err := knock(ctx, dial)
+		if err != nil {
+			return err
+		}
+		atGate := hs.AtGate
+		hs.Close()
+		if atGate {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package guest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/eqvps/eqvps"
+	"github.com/eqvps/eqvps/guest/internal/wire"
+)
+
+func pathQuery(p string) url.Values {
+	return url.Values{wire.ParamPath: {wire.EncodeBytes(p)}}
+}
+
+// Upload writes one file, whole or not at all; parents are created. A link is
+// followed. The guest does not force the file to disk. Codes:
+// CodeInvalidPath, CodeNotAFile (a folder, pipe or device), CodeNotADirectory,
+// CodeDiskFull, CodeTooLarge, CodeUnreachable; an error of req.Content is
+// returned as it is.
+func (c *Client) Upload(ctx context.Context, req eqvps.UploadRequest) (eqvps.FileInfo, error) {
+	if err := eqvps.ValidatePath(req.Path); err != nil {
+		return eqvps.FileInfo{}, err
+	}
+	mode := req.Mode
+	if mode == 0 {
+		mode = 0o644
+	}
+	q := pathQuery(req.Path)
+	q.Set(wire.ParamMode, strconv.FormatUint(uint64(mode)&0o7777, 8))
+	src := &source{r: req.Content}
+	var body io.Reader = src
+	if req.Size == 0 {
+		body = http.NoBody
+	}
+	res, err := c.send(ctx, http.MethodPut, wire.PathFile, q, req.Size, body)
+	if err != nil {
+		if src.err != nil {
+			return eqvps.FileInfo{}, src.err
+		}
+		return eqvps.FileInfo{}, err
+	}
+	defer res.Body.Close()
+	var e wire.Entry
+	if err := json.NewDecoder(io.LimitReader(res.Body, wire.MaxReply)).Decode(&e); err != nil {
+		return eqvps.FileInfo{}, unreachable(err)
+	}
+	return fileInfo(e, req.Path)
+}
+
+// source remembers the error of a reader.
+type source struct {
+	r   io.Reader
+	err error
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if err != nil && err != io.EOF {
+		s.err = err
+	}
+	return n, err
+}
+
+// Download opens a regular file. Codes: CodeFileNotFound, CodeNotAFile,
+// CodeInvalidPath, CodeUnreachable; reads fail with io.ErrUnexpectedEOF when
+// the file ends before its announced size.
+func (c *Client) Download(ctx context.Context, path string) (eqvps.FileInfo, io.ReadCloser, error) {
+	if err := eqvps.ValidatePath(path); err != nil {
+		return eqvps.FileInfo{}, nil, err
+	}
+	res, err := c.send(ctx, http.MethodGet, wire.PathFile, pathQuery(path), 0, nil)
+	if err != nil {
+		return eqvps.FileInfo{}, nil, err
+	}
+	var e wire.Entry
+	if err := json.Unmarshal([]byte(res.Header.Get(wire.HeaderEntry)), &e); err != nil {
+		_ = res.Body.Close()
+		return eqvps.FileInfo{}, nil, unreachable(err)
+	}
+	info, err := fileInfo(e, path)
+	if err == nil && (info.Type != eqvps.TypeFile || info.Size != res.ContentLength) {
+		err = unreachable(errors.New("the guest announced another size than it sends"))
+	}
+	if err != nil {
+		_ = res.Body.Close()
+		return eqvps.FileInfo{}, nil, err
+	}
+	return info, res.Body, nil
+}
+
+// Stat describes what a path names; links are not followed.
+func (c *Client) Stat(ctx context.Context, path string) (eqvps.FileInfo, error) {
+	if err := eqvps.ValidatePath(path); err != nil {
+		return eqvps.FileInfo{}, err
+	}
+	var e wire.Entry
+	if err := c.ask(ctx, http.MethodGet, wire.PathStat, pathQuery(path), nil, &e); err != nil {
+		return eqvps.FileInfo{}, err
+	}
+	return fileInfo(e, path)
+}
+
+// ListFiles returns a page of a folder, at most limit entries and never more
+// than 1000, in the order of the bytes of their names, after the name given.
+// Codes: CodeFileNotFound, CodeNotADirectory, CodeUnreachable.
+func (c *Client) ListFiles(ctx context.Context, path, after string, limit int) (entries []eqvps.FileInfo, more bool, err error) {
+	if err := eqvps.ValidatePath(path); err != nil {
+		return nil, false, err
+	}
+	limit = min(max(limit, 1), wire.MaxEntries)
+	q := pathQuery(path)
+	q.Set(wire.ParamAfter, wire.EncodeBytes(after))
+	q.Set(wire.ParamLimit, strconv.Itoa(limit))
+	var l wire.Listing
+	if err := c.askUpTo(ctx, wire.MaxListing, http.MethodGet, wire.PathList, q, nil, &l); err != nil {
+		return nil, false, err
+	}
+	if len(l.Entries) > limit {
+		return nil, false, unreachable(fmt.Errorf("the guest lists %d entries where %d were asked for", len(l.Entries), limit))
+	}
+	dir := strings.TrimRight(path, "/") + "/"
+	for _, e := range l.Entries {
+		name := string(e.Name)
+		if name <= after || len(name) > wire.MaxNameBytes || strings.ContainsAny(name, "/\x00") {
+			return nil, false, unreachable(fmt.Errorf("the guest lists the name %.300q after %.300q", name, after))
+		}
+		after = name
+		info, err := fileInfo(e, dir+name)
+		if err != nil {
+			return nil, false, err
+		}
+		entries = append(entries, info)
+	}
+	return entries, l.More, nil
+}
+
+// fileInfo checks what a guest says of a file.
+func fileInfo(e wire.Entry, path string) (eqvps.FileInfo, error) {
+	switch eqvps.FileType(e.Type) {
+	case eqvps.TypeFile, eqvps.TypeDir, eqvps.TypeSymlink, eqvps.TypeOther:
+	default:
+		return eqvps.FileInfo{}, unreachable(fmt.Errorf("the guest names a file type %.40q", e.Type))
+	}
+	if e.Size < 0 || len(e.Target) > eqvps.MaxPathBytes {
+		return eqvps.FileInfo{}, unreachable(errors.New("the guest describes an impossible file"))
+	}
+	return e.FileInfo(path), nil
+}

@@ -1,0 +1,142 @@
+// Package wire holds what the host and the guest agent say to each other over
+// HTTP: paths, bodies and bounds. Everything here is part of the numbered
+// protocol: a change of a field is a change of guest.Version.
+//
+// Bytes of the sandbox (paths, commands, variables) need not be UTF-8, so they
+// travel as base64 in JSON ([]byte), never as JSON strings.
+package wire
+
+import (
+	"encoding/base64"
+	"io/fs"
+	"time"
+
+	"github.com/eqvps/eqvps"
+)
+
+// The calls. A body is JSON unless said otherwise.
+const (
+	PathPing     = "/ping"     // GET: Pong
+	PathClock    = "/clock"    // POST Clock
+	PathFreeze   = "/freeze"   // POST: go to the gate when this session ends
+	PathSync     = "/sync"     // POST: write dirty pages to disk
+	PathShutdown = "/shutdown" // POST: sync and power off
+	PathExec     = "/exec"     // POST head + stdin: frames of output
+	PathFile     = "/file"     // PUT content: Entry; GET: content, Entry in HeaderEntry
+	PathStat     = "/stat"     // GET: Entry
+	PathList     = "/list"     // GET: Listing
+)
+
+// The parameters of the file calls.
+const (
+	ParamPath  = "path"  // base64url
+	ParamAfter = "after" // base64url
+	ParamLimit = "limit"
+	ParamMode  = "mode" // octal
+
+	HeaderEntry = "Eqvps-Entry" // JSON of an Entry
+)
+
+// Bounds.
+const (
+	// MaxHead bounds the JSON head of an exec: a command and an environment,
+	// in base64.
+	MaxHead = (eqvps.MaxCommandBytes+2*eqvps.MaxEnvBytes)*4/3 + 256<<10
+	// MaxReply bounds a JSON reply of the guest.
+	MaxReply = 64 << 10
+	// MaxListing bounds the JSON of one page of a folder.
+	MaxListing = 16 << 20
+	// MaxEntries bounds the entries of one page.
+	MaxEntries = 1000
+	// MaxNameBytes is the longest name of a file that Linux has.
+	MaxNameBytes = 255
+)
+
+// Identity is the hello of a session that makes a machine its own.
+type Identity struct {
+	Entropy   []byte
+	UnixNano  int64
+	Hostname  string
+	MachineID string
+	Env       [][]byte // NAME=VALUE
+}
+
+// Pong answers a ping.
+type Pong struct {
+	Version  int
+	UptimeNS int64
+	UnixNano int64
+}
+
+// Clock sets the time.
+type Clock struct {
+	UnixNano int64
+}
+
+// ExecHead starts the body of an exec: its length as 4 bytes, big endian, then
+// its JSON, then standard input to the end of the body.
+type ExecHead struct {
+	Command   []byte
+	Argv      [][]byte
+	Cwd       []byte
+	Env       [][]byte // NAME=VALUE
+	TimeoutNS int64
+}
+
+// Result is how a command ended.
+type Result struct {
+	Code       int
+	Signal     string
+	TimedOut   bool
+	OOM        bool
+	DurationNS int64
+}
+
+// Entry describes a file. In a Listing, Name is the name inside the folder;
+// elsewhere it is the path.
+type Entry struct {
+	Name   []byte
+	Type   string
+	Size   int64
+	Mode   uint32
+	MtimeN int64
+	Target []byte
+}
+
+// Listing is a page of a folder.
+type Listing struct {
+	Entries []Entry
+	More    bool
+}
+
+// Failure is the body of an answer that is not 200.
+type Failure struct {
+	Code    string
+	Message string
+}
+
+// EncodeBytes and DecodeBytes carry bytes in a URL.
+func EncodeBytes(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
+
+// DecodeBytes is the inverse of EncodeBytes.
+func DecodeBytes(s string) (string, error) {
+	b, err := base64.RawURLEncoding.DecodeString(s)
+	return string(b), err
+}
+
+// EnvList is the form of variables on the wire.
+func EnvList(env map[string]string) [][]byte {
+	list := make([][]byte, 0, len(env))
+	for _, k := range eqvps.EnvKeys(env) {
+		list = append(list, []byte(k+"="+env[k]))
+	}
+	return list
+}
+
+// FileInfo is the domain's form of an entry.
+func (e Entry) FileInfo(path string) eqvps.FileInfo {
+	return eqvps.FileInfo{
+		Path: path, Type: eqvps.FileType(e.Type), Size: e.Size,
+		Mode: fs.FileMode(e.Mode) & 0o7777, ModTime: time.Unix(0, e.MtimeN), Target: string(e.Target),
+	}
+}

@@ -1,0 +1,11 @@
+package guest
+
+// Version is the number of the protocol that this build speaks. Guests live on
+// inside snapshots, so a host speaks to every version it has ever shipped.
+// Each change gets a number and a line:
+//
+//	1: 2026-11-30: the first: handshake, identity, commands, files, clock
+const Version = 1
+
+// oldest is the oldest version of a guest that this host can talk to.
+const oldest = 1
