@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/eqvps/eqvps/network"
 	"github.com/eqvps/eqvps/vmm"
 )
 
@@ -35,10 +36,7 @@ func (n *Node) Destroy(ctx context.Context, id string) error {
 		return err
 	}
 	err = n.do("destroy.slot", func() error {
-		if r.Slot == nil {
-			return nil
-		}
-		return n.net.Remove(ctx, *r.Slot)
+		return n.freeSlot(ctx, r.Slot)
 	})
 	err = errors.Join(err, n.do("destroy.cgroup", n.group(id).remove))
 	if err != nil {
@@ -114,4 +112,20 @@ func killAndWait(ctx context.Context, pid int) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// freeSlot removes a machine's network slot, also one that is not whole.
+func (n *Node) freeSlot(ctx context.Context, index *int) error {
+	if index == nil {
+		return nil
+	}
+	slot, err := n.net.Open(*index)
+	if errors.Is(err, network.ErrGone) {
+		_, err = n.net.Reclaim(ctx, func(i int) bool { return i != *index })
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	return slot.Close(ctx)
 }

@@ -2,8 +2,6 @@ package node
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,9 +16,6 @@ import (
 // restoreTimeout bounds a restore, which takes a tenth of a second on an idle
 // host.
 const restoreTimeout = 30 * time.Second
-
-// guestMAC is fixed: every guest sees the same device.
-const guestMAC = network.GuestMAC
 
 // start is a machine being started: Destroy cancels it and waits.
 type start struct {
@@ -72,17 +67,15 @@ func (n *Node) start(ctx context.Context, m eqvps.StartMachine) (*machine, error
 		return nil, err
 	}
 	upper := filepath.Join(p.dir, upperFile)
-	err = n.do("start.disk", func() error { return copyDisk(upper, filepath.Join(t.dir, upperFile)) })
+	if err := n.do("start.disk", func() error { return t.CopyDisk(upper) }); err != nil {
+		return nil, err
+	}
+	spec, err := t.RestoreSpec(m.ID, filepath.Join(p.dir, runDir), upper, p.slot)
 	if err != nil {
 		return nil, err
 	}
-	state, err := os.Open(filepath.Join(t.dir, stateFile))
-	if err != nil {
-		return nil, err
-	}
-	defer state.Close()
-	spec := n.spec(p, t, upper)
-	spec.Memory, spec.State = t.memory, state
+	defer spec.State.Close()
+	spec.OnSpawn = n.group(m.ID).add
 	var vm vmm.Machine
 	err = n.do("start.restore", func() (err error) {
 		vm, err = n.monitor.Restore(ctx, spec)
@@ -107,19 +100,12 @@ func (n *Node) bringUp(ctx context.Context, mc *machine, m eqvps.StartMachine, p
 	if err := n.do("start.record", func() error { return p.record.write(p.dir) }); err != nil {
 		return err
 	}
-	client, err := guest.Connect(ctx, mc.vm.DialGuest)
-	if err != nil {
-		return consoleError(ctx, mc.vm, fmt.Errorf("the restored guest does not answer: %w", err))
-	}
-	mc.client = client
-	entropy := make([]byte, 64)
-	rand.Read(entropy) // never fails (crypto/rand, Go 1.24)
-	machineID := make([]byte, 16)
-	rand.Read(machineID)
-	return n.do("start.renew", func() error {
-		return client.Renew(ctx, guest.Identity{
-			Entropy: entropy, HostName: hostName(m.ID), MachineID: hex.EncodeToString(machineID), Env: m.Env,
-		})
+	return n.do("start.renew", func() (err error) {
+		mc.client, err = guest.Renew(ctx, mc.vm.DialGuest, guest.Identity{Hostname: hostName(m.ID), Env: m.Env})
+		if err != nil {
+			return consoleError(ctx, mc.vm, fmt.Errorf("the restored guest does not answer: %w", err))
+		}
+		return nil
 	})
 }
 
@@ -156,18 +142,4 @@ func (n *Node) place(ctx context.Context, id, imageID string, t eqvps.Tariff) (*
 		return nil, err
 	}
 	return p, nil
-}
-
-// spec is what the machines of a template have in common.
-func (n *Node) spec(p *placed, t *template, upper string) vmm.Spec {
-	return vmm.Spec{
-		ID: p.record.ID, Dir: filepath.Join(p.dir, runDir),
-		VCPUs: t.key.VCPUs, MemoryMiB: t.key.MemoryMiB,
-		Disks: []vmm.Disk{
-			{Path: t.image.RootFS(), Serial: guest.BaseDisk, ReadOnly: true},
-			{Path: upper, Serial: guest.UpperDisk},
-		},
-		Network: &vmm.NIC{Namespace: p.slot.Namespace(), Tap: p.slot.Tap(), MAC: guestMAC},
-		OnSpawn: func(pid int) error { return n.group(p.record.ID).add(pid) },
-	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/eqvps/eqvps"
 	"github.com/eqvps/eqvps/guest"
 	"github.com/eqvps/eqvps/image"
+	"github.com/eqvps/eqvps/network"
 	"github.com/eqvps/eqvps/vmm"
 )
 
@@ -33,6 +34,10 @@ const (
 	initrdFile   = "initrd"
 	halfMade     = ".making"
 )
+
+// defaultImage is the name under which a store holds the image that is used
+// when a caller names none.
+const defaultImage = "default"
 
 // templateFormat changes when this code changes what a template holds or how
 // its machine is made.
@@ -67,9 +72,9 @@ func (k templateKey) String() string {
 	return "tpl_" + hex.EncodeToString(sum[:10])
 }
 
-// template is a loaded template. Its memory is a sealed memfd: every restored
+// Template is a loaded template. Its memory is a sealed memfd: every restored
 // machine maps the same pages privately, and none can write them for others.
-type template struct {
+type Template struct {
 	key    templateKey
 	dir    string
 	image  *image.Image
@@ -84,19 +89,49 @@ func (n *Node) keyOf(img *image.Image, t eqvps.Tariff) templateKey {
 	}
 }
 
-// Template makes sure that the template of an image and a tariff is there and
-// loaded, so that the next start need not wait for it.
-func (n *Node) Template(ctx context.Context, imageRef string, t eqvps.Tariff) error {
-	_, err := n.template(ctx, imageRef, t)
-	return startError(err)
+// Template returns the template of an image and a tariff, making and loading it
+// first if need be, so that the next start need not wait for it.
+func (n *Node) Template(ctx context.Context, imageRef string, tariff eqvps.Tariff) (*Template, error) {
+	t, err := n.template(ctx, imageRef, tariff)
+	return t, startError(err)
+}
+
+// spec is what all machines of a template have in common.
+func (t *Template) spec(id, dir, upper string, slot *network.Slot) vmm.Spec {
+	return vmm.Spec{
+		ID: id, Dir: dir, VCPUs: t.key.VCPUs, MemoryMiB: t.key.MemoryMiB,
+		Disks: []vmm.Disk{
+			{Path: t.image.RootFS(), Serial: guest.BaseDisk, ReadOnly: true},
+			{Path: upper, Serial: guest.UpperDisk},
+		},
+		Network: &vmm.NIC{Namespace: slot.Namespace(), Tap: slot.Tap(), MAC: slot.GuestMAC()},
+	}
+}
+
+// RestoreSpec is what a monitor needs to restore the template as the machine
+// id, working in dir, on the disk that CopyDisk made, in a network slot. The
+// caller closes Spec.State.
+func (t *Template) RestoreSpec(id, dir, upper string, slot *network.Slot) (vmm.Spec, error) {
+	state, err := os.Open(filepath.Join(t.dir, stateFile))
+	if err != nil {
+		return vmm.Spec{}, err
+	}
+	spec := t.spec(id, dir, upper, slot)
+	spec.Memory, spec.State = t.memory, state
+	return spec, nil
+}
+
+// CopyDisk makes a machine's own writable disk.
+func (t *Template) CopyDisk(path string) error {
+	return copyDisk(path, filepath.Join(t.dir, upperFile))
 }
 
 // template returns a loaded template, making it first if need be. Callers that
 // want the same one share the work; it goes on when one of them leaves, so
 // that a client cannot undo another's wait.
-func (n *Node) template(ctx context.Context, imageRef string, tariff eqvps.Tariff) (*template, error) {
+func (n *Node) template(ctx context.Context, imageRef string, tariff eqvps.Tariff) (*Template, error) {
 	if imageRef == "" {
-		imageRef = image.DefaultName
+		imageRef = defaultImage
 	}
 	img, err := n.images.Get(imageRef)
 	if err != nil {
@@ -119,19 +154,19 @@ func (n *Node) template(ctx context.Context, imageRef string, tariff eqvps.Tarif
 		if r.Err != nil {
 			return nil, r.Err
 		}
-		return r.Val.(*template), nil
+		return r.Val.(*Template), nil
 	}
 }
 
-func (n *Node) loaded(key templateKey) *template {
+func (n *Node) loaded(key templateKey) *Template {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.templates[key.String()]
 }
 
 // openTemplate loads a template from disk, making it if it is not there.
-func (n *Node) openTemplate(ctx context.Context, key templateKey, img *image.Image) (*template, error) {
-	t := &template{key: key, dir: filepath.Join(n.dir, "templates", key.String()), image: img}
+func (n *Node) openTemplate(ctx context.Context, key templateKey, img *image.Image) (*Template, error) {
+	t := &Template{key: key, dir: filepath.Join(n.dir, "templates", key.String()), image: img}
 	if _, err := os.Stat(filepath.Join(t.dir, templateFile)); err != nil {
 		began := time.Now()
 		n.progress(fmt.Sprintf("making the template for %d MiB (once per image and tariff)", key.MemoryMiB))
@@ -155,7 +190,7 @@ func (n *Node) openTemplate(ctx context.Context, key templateKey, img *image.Ima
 
 // makeTemplate boots a machine, lets it warm up, freezes it and keeps what is
 // needed to restore it. An error leaves nothing behind.
-func (n *Node) makeTemplate(ctx context.Context, t *template) (err error) {
+func (n *Node) makeTemplate(ctx context.Context, t *Template) (err error) {
 	select {
 	case n.bootQueue <- struct{}{}:
 		defer func() { <-n.bootQueue }()
@@ -214,7 +249,7 @@ func (n *Node) makeTemplate(ctx context.Context, t *template) (err error) {
 
 // freeze boots the template's machine and stops it when it is warm. The
 // machine has a record like any other, so that a crash leaves nothing unknown.
-func (n *Node) freeze(ctx context.Context, t *template, tmp string) (err error) {
+func (n *Node) freeze(ctx context.Context, t *Template, tmp string) (err error) {
 	id := t.key.String()
 	if err := n.Destroy(ctx, id); err != nil { // of a try that failed to clean up
 		return err
@@ -226,7 +261,8 @@ func (n *Node) freeze(ctx context.Context, t *template, tmp string) (err error) 
 	if err != nil {
 		return err
 	}
-	spec := n.spec(p, t, filepath.Join(tmp, upperFile))
+	spec := t.spec(id, filepath.Join(p.dir, runDir), filepath.Join(tmp, upperFile), p.slot)
+	spec.OnSpawn = n.group(id).add
 	spec.Kernel = t.image.Kernel()
 	spec.Initrd = filepath.Join(tmp, initrdFile)
 	spec.MemoryFile = filepath.Join(tmp, memoryFile)
