@@ -45,16 +45,18 @@ func (s *Store) Build(ctx context.Context, r *Recipe, o BuildOptions) (*Image, e
 		}
 	}
 	id := imageID(r, cas)
-	if img, err := s.finished(r, id); img != nil || err != nil {
-		return img, err
+	if target, err := os.Readlink(filepath.Join(s.dir, r.Name)); err == nil && target == id {
+		if img, err := s.Get(id); err == nil {
+			return img, nil
+		}
 	}
 	unlock, err := s.lock(ctx, func() { report(Event{Name: "waiting for another build in " + s.dir}) })
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	if img, err := s.finished(r, id); img != nil || err != nil { // built while we waited
-		return img, err
+	if img, err := s.Get(id); err == nil { // under another name, or built while we waited
+		return img, s.link(r.Name, id)
 	}
 	if err := s.host.check(s.dir); err != nil {
 		return nil, err
@@ -79,19 +81,6 @@ func (s *Store) Build(ctx context.Context, r *Recipe, o BuildOptions) (*Image, e
 		return nil, err
 	}
 	return s.Get(r.Name)
-}
-
-// finished returns the image id under the recipe's name if it is in the store,
-// and nil if it is to be built.
-func (s *Store) finished(r *Recipe, id string) (*Image, error) {
-	img, err := open(filepath.Join(s.dir, id))
-	if errors.Is(err, ErrDamaged) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return img, s.link(r.Name, id)
 }
 
 // publish brings a complete image to disk and moves it to its place, instead

@@ -24,8 +24,7 @@ const kernelHook = `set -eu
 export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"
 cd "$EQVPS_KERNEL_DIR"
 real=$(apt-cache depends --no-recommends --no-suggests "$EQVPS_KERNEL" | sed -n 's/^ *Depends: *\(linux-image-[^ ]*\)$/\1/p' | head -n 1)
-apt-get download "${real:-$EQVPS_KERNEL}"
-# `
+apt-get download "${real:-$EQVPS_KERNEL}"`
 
 func (b *builder) installDebian(ctx context.Context) error {
 	debs := filepath.Join(b.dir, "kernel-deb")

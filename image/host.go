@@ -86,15 +86,15 @@ func (h host) check(dir string) error {
 	return nil
 }
 
-// sbin holds programs that a service's PATH often lacks.
-const sbin = "/usr/local/sbin:/usr/sbin:/sbin"
+// morePath holds programs that a service's PATH often lacks.
+const morePath = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/local/go/bin"
 
 func lookPath(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err == nil {
 		return path, nil
 	}
-	for dir := range strings.SplitSeq(sbin, ":") {
+	for dir := range strings.SplitSeq(morePath, ":") {
 		if path, err := exec.LookPath(dir + "/" + name); err == nil {
 			return path, nil
 		}
@@ -133,12 +133,12 @@ func (e *commandError) Unwrap() error { return e.cause }
 func runCommand(ctx context.Context, c command) error {
 	path, err := lookPath(c.args[0])
 	if err != nil {
-		return err
+		return fmt.Errorf("%s is missing on this host; install it", c.args[0])
 	}
 	out := &lineWriter{activity: c.activity}
 	cmd := exec.CommandContext(ctx, path, c.args[1:]...)
 	cmd.Dir = c.dir
-	cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":"+sbin, "LC_ALL=C.UTF-8")
+	cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":"+morePath, "LC_ALL=C.UTF-8")
 	cmd.Env = append(cmd.Env, c.env...)
 	cmd.Stdout, cmd.Stderr = out, out
 	if c.stdout != nil {

@@ -12,6 +12,9 @@ import (
 	"strings"
 )
 
+// maxModules is what two digits can order.
+const maxModules = 100
+
 // extractKernel takes the downloaded kernel package apart and keeps the kernel
 // and, in load order, the modules that the recipe asks for.
 func (b *builder) extractKernel(ctx context.Context) error {
@@ -47,6 +50,9 @@ func (b *builder) extractKernel(ctx context.Context) error {
 		if err := l.add(name); err != nil {
 			return err
 		}
+	}
+	if len(l.order) > maxModules {
+		return fmt.Errorf("the kernel modules of the recipe need %d modules in all; the most is %d", len(l.order), maxModules)
 	}
 	for i, m := range l.order {
 		name := fmt.Sprintf("%02d-%s.ko", i, m.name)

@@ -3,6 +3,7 @@ package image
 import (
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 )
@@ -39,7 +40,8 @@ func PrintProgress(w io.Writer) Progress {
 			fmt.Fprintf(w, "[%d/%d] %s\n", e.Step, e.Steps, e.Name)
 		case e.Elapsed-last >= 2*time.Second:
 			last = e.Elapsed
-			fmt.Fprintf(w, "[%d/%d] %s (%.0f s) %s\n", e.Step, e.Steps, e.Name, e.Elapsed.Seconds(), e.Detail)
+			line := fmt.Sprintf("[%d/%d] %s (%.0f s) %s", e.Step, e.Steps, e.Name, e.Elapsed.Seconds(), e.Detail)
+			fmt.Fprintln(w, strings.TrimSpace(line))
 		}
 	}
 }

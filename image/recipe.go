@@ -88,7 +88,7 @@ func LoadRecipe(path string) (*Recipe, error) {
 
 // ParseRecipe reads a recipe and checks every field; unknown keys are errors.
 func ParseRecipe(b []byte) (*Recipe, error) {
-	var r Recipe
+	r := Recipe{TrustHostCA: true}
 	if err := yaml.UnmarshalWithOptions(b, &r, yaml.Strict()); err != nil {
 		return nil, errors.New(strings.TrimSpace(yaml.FormatError(err, false, true)))
 	}
@@ -118,6 +118,9 @@ func (r *Recipe) Validate() error {
 			return nil
 		}
 		return fmt.Errorf("%s: %q is not %s", field, value, want)
+	}
+	if n := len(r.Kernel.Modules); n > maxModules {
+		return fmt.Errorf("kernel.modules: %d modules are too many; the most is %d", n, maxModules)
 	}
 	checks := []error{
 		match("name", r.Name, namePattern, "a name of lower-case letters, digits and dashes"),

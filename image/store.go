@@ -196,16 +196,13 @@ func isImageID(s string) bool {
 	return ok && len(digits) == idDigits && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
-// link makes name lead to id, replacing what it led to in one step.
+// link makes name lead to id, replacing what it led to in one step. The caller
+// holds the lock.
 func (s *Store) link(name, id string) error {
-	path := filepath.Join(s.dir, name)
-	if old, err := os.Readlink(path); err == nil && old == id {
-		return nil
-	}
 	temp := filepath.Join(s.dir, tempPrefix+"link")
 	err := os.Symlink(id, temp)
 	if err == nil {
-		err = os.Rename(temp, path)
+		err = os.Rename(temp, filepath.Join(s.dir, name))
 	}
 	if err == nil {
 		err = syncDir(s.dir)
