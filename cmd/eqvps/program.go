@@ -163,9 +163,9 @@ func (s *Server) serve() error {
 	if s.socket, err = listenUnix(path); err != nil {
 		return err
 	}
-	s.http = httpapi.NewServer(httpapi.Config{
+	s.http = httpapi.NewServer(httpapi.New(httpapi.Config{
 		Sandboxes: s.svc, Tokens: s.svc, Tariffs: eqvps.DefaultTariffs, Logger: s.cfg.Logger,
-	})
+	}), s.cfg.Logger)
 	for _, l := range []net.Listener{s.socket, s.tcp} {
 		if l == nil {
 			continue
