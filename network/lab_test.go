@@ -63,7 +63,7 @@ func buildInternet() error {
 	attrs.Name, attrs.MTU = "wan0", labMTU
 	veth := netlink.NewVeth(attrs)
 	veth.PeerName, veth.PeerNamespace = "wan0", netlink.NsFd(ns.Fd())
-	veth.PeerMTU = 1500 // the internet knows nothing of the host's smaller MTU, and gets no ICMP about it
+	veth.PeerMTU = 1500 // the internet knows nothing of the host's smaller MTU
 	if err := links.LinkAdd(veth); err != nil {
 		return err
 	}
@@ -126,7 +126,8 @@ func serveInternet() error {
 	return nil
 }
 
-// serveTCP tells each client the addresses it came from and went to, then echoes.
+// serveTCP tells each client the addresses it came from and went to, and the
+// largest segment that it may be sent; then it echoes.
 func serveTCP(l net.Listener) {
 	for {
 		c, err := l.Accept()
@@ -135,10 +136,21 @@ func serveTCP(l net.Listener) {
 		}
 		go func() {
 			defer c.Close()
-			fmt.Fprintf(c, "%s %s\n", c.RemoteAddr().(*net.TCPAddr).IP, c.LocalAddr().(*net.TCPAddr).IP)
+			fmt.Fprintf(c, "%s %s %d\n", c.RemoteAddr().(*net.TCPAddr).IP, c.LocalAddr().(*net.TCPAddr).IP, segmentSize(c.(*net.TCPConn)))
 			io.Copy(c, c)
 		}()
 	}
+}
+
+func segmentSize(c *net.TCPConn) (size int) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return -1
+	}
+	if raw.Control(func(fd uintptr) { size, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG) }) != nil || err != nil {
+		return -1
+	}
+	return size
 }
 
 func ipv4PacketInfo(c *net.UDPConn) error {
@@ -184,7 +196,7 @@ func newManager(t *testing.T, change ...func(*Config)) *Manager {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(m.links.Close)
+	t.Cleanup(m.Close)
 	return m
 }
 

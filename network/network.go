@@ -14,11 +14,11 @@
 // Outbound is open, nothing inbound reaches a guest. Package-level data
 // (policy.go) lists what guests may not reach, with the reasons; the
 // nftables rules and the text that Policy prints both come from it. The
-// slot's rules are in force before its devices exist. They are enforced a second time
-// on the host, so that neither a host's own port forwards nor a monitor that
-// lost control of its guest lead around them: a process inside the slot can
-// open no connection of its own. Refused connections fail at once (TCP reset,
-// ICMP administratively prohibited); only forged packets vanish silently.
+// slot's rules are in force before its devices exist, and the host enforces
+// them a second time, ahead of any port forwarding of its own. A process inside
+// the slot, such as a monitor that its guest took over, can open no connection.
+// What a guest may not reach refuses it at once (TCP reset, ICMP
+// administratively prohibited); only forged packets vanish silently.
 //
 // DNS goes to the gateway alone, which passes it to the first IPv4 resolver
 // of the host. One resolver and not several in turn: a client that retries
@@ -161,6 +161,10 @@ func New(cfg Config) (*Manager, error) {
 	}
 	return m, nil
 }
+
+// Close ends the manager's use of the kernel. Slots stay as they are, for the
+// next run to open or reclaim; close them first to be rid of them.
+func (m *Manager) Close() { m.links.Close() }
 
 // check looks at the host: overlapping addresses, resolvers, MTU.
 func (m *Manager) check() error {

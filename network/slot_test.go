@@ -237,6 +237,28 @@ func TestEveryStepMayBeTheLast(t *testing.T) {
 	}
 }
 
+// A slot that could be neither finished nor undone waits for Reclaim.
+func TestReclaimAfterAFailedUndo(t *testing.T) {
+	failing := true
+	m := newManager(t, func(c *Config) {
+		c.Step = func(label string) error {
+			if failing && (label == "make veth" || label == "unpin namespace") {
+				return errors.New("broken on purpose")
+			}
+			return nil
+		}
+	})
+	before := traces(t, m)
+	if _, err := m.Create(t.Context()); err == nil {
+		t.Fatal("a broken step went unnoticed")
+	}
+	failing = false
+	if removed, err := m.Reclaim(t.Context(), func(int) bool { return false }); err != nil || removed != 1 {
+		t.Errorf("removed %d slots (%v), want 1", removed, err)
+	}
+	wantTraces(t, m, before)
+}
+
 func TestReclaim(t *testing.T) {
 	dir := t.TempDir()
 	server := func(owner string, change ...func(*Config)) *Manager {
