@@ -16,17 +16,19 @@ import (
 )
 
 type pathInput struct {
-	idInput
+	ID   string `path:"id" doc:"Id of the sandbox."`
 	Path string `query:"path" required:"true" doc:"Absolute path; bytes that are not UTF-8 are percent-encoded like any other." example:"/root/task.py"`
 }
 
 type uploadInput struct {
-	pathInput
+	ID   string `path:"id" doc:"Id of the sandbox."`
+	Path string `query:"path" required:"true" doc:"Absolute path; bytes that are not UTF-8 are percent-encoded like any other." example:"/root/task.py"`
 	Mode string `query:"mode" doc:"Octal permission bits; the default is 0644." example:"0755"`
 }
 
 type listFilesInput struct {
-	pathInput
+	ID    string `path:"id" doc:"Id of the sandbox."`
+	Path  string `query:"path" required:"true" doc:"Absolute path; bytes that are not UTF-8 are percent-encoded like any other." example:"/root/task.py"`
 	After string `query:"after" doc:"next_after of the page before."`
 	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"200" doc:"The most entries to return."`
 }
@@ -59,7 +61,7 @@ func (s *server) fileRoutes() {
 		method: http.MethodGet, path: "/sandboxes/{id}/files/stat", id: "statFile", tag: "files", codes: readCodes,
 		summary: "Describe what is at a path",
 	}, func(ctx context.Context, _ *call, in *pathInput, _ *none) (wire.FileInfo, error) {
-		g, err := s.guest(ctx, in)
+		g, err := s.guest(ctx, in.ID, in.Path)
 		if err != nil {
 			return wire.FileInfo{}, err
 		}
@@ -73,11 +75,11 @@ func (s *server) fileRoutes() {
 	}, s.listFiles)
 }
 
-func (s *server) guest(ctx context.Context, in *pathInput) (eqvps.Guest, error) {
-	if err := eqvps.ValidatePath(in.Path); err != nil {
+func (s *server) guest(ctx context.Context, id, path string) (eqvps.Guest, error) {
+	if err := eqvps.ValidatePath(path); err != nil {
 		return nil, err
 	}
-	return s.Sandboxes.Use(ctx, in.ID)
+	return s.Sandboxes.Use(ctx, id)
 }
 
 func (s *server) putFile(ctx context.Context, _ *call, in *idInput, body *wire.PutFile) (wire.FileInfo, error) {
@@ -85,7 +87,7 @@ func (s *server) putFile(ctx context.Context, _ *call, in *idInput, body *wire.P
 	if err != nil {
 		return wire.FileInfo{}, err
 	}
-	return s.write(ctx, &pathInput{idInput: *in, Path: name}, body.Mode, bytes.NewReader(content), int64(len(content)))
+	return s.write(ctx, in.ID, body.Mode, eqvps.UploadRequest{Path: name, Content: bytes.NewReader(content), Size: int64(len(content))})
 }
 
 func (s *server) upload(ctx context.Context, c *call, in *uploadInput, _ *none) (wire.FileInfo, error) {
@@ -97,7 +99,7 @@ func (s *server) upload(ctx context.Context, c *call, in *uploadInput, _ *none) 
 	if c.body != nil {
 		content = &limited{r: c.body, left: eqvps.MaxFileBytes}
 	}
-	fi, err := s.write(ctx, &in.pathInput, in.Mode, content, size)
+	fi, err := s.write(ctx, in.ID, in.Mode, eqvps.UploadRequest{Path: in.Path, Content: content, Size: size})
 	// What broke the upload is told, not what it broke further on.
 	var own *eqvps.Error
 	if c.body != nil && err != nil && errors.As(c.body.err, &own) {
@@ -106,16 +108,16 @@ func (s *server) upload(ctx context.Context, c *call, in *uploadInput, _ *none) 
 	return fi, err
 }
 
-func (s *server) write(ctx context.Context, in *pathInput, mode string, content io.Reader, size int64) (wire.FileInfo, error) {
-	perm, err := eqvps.ParseMode(mode)
+func (s *server) write(ctx context.Context, id, mode string, req eqvps.UploadRequest) (wire.FileInfo, error) {
+	var err error
+	if req.Mode, err = eqvps.ParseMode(mode); err != nil {
+		return wire.FileInfo{}, err
+	}
+	g, err := s.guest(ctx, id, req.Path)
 	if err != nil {
 		return wire.FileInfo{}, err
 	}
-	g, err := s.guest(ctx, in)
-	if err != nil {
-		return wire.FileInfo{}, err
-	}
-	fi, err := g.Upload(ctx, eqvps.UploadRequest{Path: in.Path, Mode: perm, Content: content, Size: size})
+	fi, err := g.Upload(ctx, req)
 	return wire.NewFileInfo(fi), err
 }
 
@@ -140,7 +142,7 @@ func (l *limited) Read(p []byte) (int, error) {
 }
 
 func (s *server) getFile(ctx context.Context, _ *call, in *pathInput, _ *none) (wire.File, error) {
-	g, err := s.guest(ctx, in)
+	g, err := s.guest(ctx, in.ID, in.Path)
 	if err != nil {
 		return wire.File{}, err
 	}
@@ -170,7 +172,7 @@ func (s *server) getFile(ctx context.Context, _ *call, in *pathInput, _ *none) (
 var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 128<<10); return &b }}
 
 func (s *server) download(ctx context.Context, _ *call, in *pathInput, _ *none) (raw, error) {
-	g, err := s.guest(ctx, in)
+	g, err := s.guest(ctx, in.ID, in.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +214,7 @@ func (s *server) listFiles(ctx context.Context, _ *call, in *listFilesInput, _ *
 	if err != nil {
 		return wire.FileList{}, err
 	}
-	g, err := s.guest(ctx, &in.pathInput)
+	g, err := s.guest(ctx, in.ID, in.Path)
 	if err != nil {
 		return wire.FileList{}, err
 	}
