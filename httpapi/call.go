@@ -212,6 +212,7 @@ var errStalled = eqvps.Errorf(eqvps.CodeInvalidRequest, "The request's body stop
 
 // Read reads under a deadline. At the end the deadline goes: the server watches
 // the connection for a client that leaves, and a deadline would look like one.
+// After a failure it stays: the server still tries to read what is left.
 func (b *body) Read(p []byte) (int, error) {
 	deadline := time.Now().Add(StallTimeout)
 	if !b.until.IsZero() && b.until.Before(deadline) {
@@ -219,7 +220,7 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	b.rc.SetReadDeadline(deadline)
 	n, err := b.ReadCloser.Read(p)
-	if err != nil {
+	if err == io.EOF {
 		b.rc.SetReadDeadline(time.Time{})
 	}
 	var t net.Error

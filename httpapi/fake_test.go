@@ -282,7 +282,7 @@ func (f *fake) Download(ctx context.Context, p string) (eqvps.FileInfo, io.ReadC
 	case "/proc/version": // says 0, and has content
 		return eqvps.FileInfo{Path: p, Type: eqvps.TypeFile, Mode: 0o444}, io.NopCloser(strings.NewReader("Linux")), nil
 	case "/short":
-		return eqvps.FileInfo{Path: p, Type: eqvps.TypeFile, Size: 10_000}, io.NopCloser(strings.NewReader("Linux")), nil
+		return eqvps.FileInfo{Path: p, Type: eqvps.TypeFile, Size: 100_000}, io.NopCloser(strings.NewReader(strings.Repeat("x", 90_000))), nil
 	case "/huge":
 		return eqvps.FileInfo{Path: p, Type: eqvps.TypeFile, Size: eqvps.MaxInlineFileBytes + 1}, io.NopCloser(strings.NewReader("")), nil
 	}
