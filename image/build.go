@@ -169,13 +169,11 @@ func (b *builder) run(ctx context.Context, c command) error {
 	return b.host.run(ctx, c)
 }
 
-// chroot runs a program of the guest inside the tree, with its own /proc. The
-// mount and every process end with it.
+// chroot runs a program of the guest inside the tree.
 func (b *builder) chroot(ctx context.Context, args ...string) error {
-	enter := []string{"unshare", "--pid", "--fork", "--kill-child", "--mount-proc=" + filepath.Join(b.tree, "proc"),
-		"chroot", b.tree, "/usr/bin/env", "-i", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+	enter := []string{"chroot", b.tree, "/usr/bin/env", "-i", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME=/root", "LANG=C.UTF-8"}
-	return b.run(ctx, command{args: append(enter, args...)})
+	return b.run(ctx, command{args: append(enter, args...), proc: filepath.Join(b.tree, "proc")})
 }
 
 // seal records what every file is and writes the manifest.

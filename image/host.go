@@ -36,6 +36,7 @@ type host struct {
 type command struct {
 	args     []string
 	dir      string
+	proc     string       // where the program finds /proc; empty: at /proc
 	env      []string     // added to this process's environment
 	stdout   io.Writer    // nil: standard output counts as activity
 	activity func(string) // receives lines of output
@@ -127,16 +128,22 @@ func (e *commandError) Error() string {
 
 func (e *commandError) Unwrap() error { return e.cause }
 
-// runCommand runs a program to its end. When ctx ends, or this process dies,
-// the program is asked to stop and clean up; ten seconds later its whole group
-// is killed.
+// runCommand runs a program to its end, in process and mount namespaces of its
+// own: when ctx ends, or this process is killed, everything that the program
+// started or mounted is gone at once, and nothing goes on writing into a folder
+// that is about to be removed.
 func runCommand(ctx context.Context, c command) error {
 	path, err := lookPath(c.args[0])
 	if err != nil {
 		return fmt.Errorf("%s is missing on this host; install it", c.args[0])
 	}
+	proc := c.proc
+	if proc == "" {
+		proc = "/proc"
+	}
 	out := &lineWriter{activity: c.activity}
-	cmd := exec.CommandContext(ctx, path, c.args[1:]...)
+	cmd := exec.CommandContext(ctx, "unshare", append([]string{
+		"--pid", "--fork", "--kill-child", "--mount-proc=" + proc, path}, c.args[1:]...)...)
 	cmd.Dir = c.dir
 	cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":"+morePath, "LC_ALL=C.UTF-8")
 	cmd.Env = append(cmd.Env, c.env...)
@@ -144,8 +151,9 @@ func runCommand(ctx context.Context, c command) error {
 	if c.stdout != nil {
 		cmd.Stdout = c.stdout
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGTERM) }
+	// A group of its own: an interrupt from the terminal reaches this process
+	// alone, which then ends ctx.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = 10 * time.Second
 
 	// The death signal comes with the end of the thread that forked.
@@ -156,9 +164,6 @@ func runCommand(ctx context.Context, c command) error {
 	}
 	err = cmd.Wait()
 	if ctx.Err() != nil {
-		// What outlived the program must not write into the build folder while
-		// it is removed.
-		unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
 		return ctx.Err()
 	}
 	if err != nil {

@@ -187,27 +187,38 @@ func TestGuestEnvironment(t *testing.T) {
 
 func TestCommandCancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	var child int
-	err := runCommand(ctx, command{args: []string{"sh", "-c", "(trap '' TERM; exec sleep 1000) >/dev/null 2>&1 & echo $!; wait"}, activity: func(line string) {
-		child, _ = strconv.Atoi(line)
+	mark := "1000." + strconv.Itoa(os.Getpid())
+	script := "setsid sleep " + mark + " >/dev/null 2>&1 & trap '' TERM; echo started; wait; sleep 1000"
+	var before int
+	err := runCommand(ctx, command{args: []string{"sh", "-c", script}, activity: func(string) {
+		before = waitForSleeps(t, mark, func(n int) bool { return n > 0 })
 		cancel()
 	}})
-	if !errors.Is(err, context.Canceled) || child == 0 {
-		t.Fatalf("error %v, child %d", err, child)
+	if !errors.Is(err, context.Canceled) || before != 1 {
+		t.Fatalf("error %v, %d grandchildren", err, before)
 	}
-	deadline := time.Now().Add(10 * time.Second)
-	for running(child) {
-		if time.Now().After(deadline) {
-			t.Fatalf("the grandchild %d survived", child)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	waitForSleeps(t, mark, func(n int) bool { return n == 0 })
 }
 
-// running tells whether a process exists and is no zombie.
-func running(pid int) bool {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	return err == nil && !strings.Contains(string(stat), ") Z ")
+// waitForSleeps waits until the number of running `sleep mark` is what it
+// should be.
+func waitForSleeps(t *testing.T, mark string, ok func(int) bool) int {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		n := 0
+		lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, file := range lines {
+			if b, _ := os.ReadFile(file); string(b) == "sleep\x00"+mark+"\x00" {
+				n++
+			}
+		}
+		if ok(n) {
+			return n
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d grandchildren run", n)
+		}
+	}
 }
 
 func TestCommandFailure(t *testing.T) {
