@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 )
@@ -302,6 +303,10 @@ func (m *Manager) tearDown(rec record) error {
 
 // Index identifies the slot on this host, for Open after a restart.
 func (s *Slot) Index() int { return s.rec.index }
+
+// Claimed is when the slot was made: it tells the slot from a later one that
+// was given the same index.
+func (s *Slot) Claimed() time.Time { return s.rec.Created }
 
 // Namespace is the path of the slot's network namespace.
 func (s *Slot) Namespace() string { return namespacePath(s.rec.index) }

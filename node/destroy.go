@@ -64,7 +64,7 @@ func (n *Node) cancelStart(ctx context.Context, id string) error {
 }
 
 // killMonitor ends the monitor that the record names, or, where its maker died
-// before writing that down, whatever works in the machine's folder.
+// before writing that down, every monitor of the machine's folder.
 func (n *Node) killMonitor(ctx context.Context, r *record, dir string) error {
 	if r.Handle != nil {
 		vm, err := n.monitor.Adopt(ctx, *r.Handle)
@@ -76,7 +76,7 @@ func (n *Node) killMonitor(ctx context.Context, r *record, dir string) error {
 		}
 		return errors.Join(vm.Kill(ctx), vm.Close())
 	}
-	pids, err := processesIn(filepath.Join(dir, runDir))
+	pids, err := monitorsOf(filepath.Join(dir, runDir))
 	if err != nil {
 		return err
 	}
@@ -115,17 +115,29 @@ func killAndWait(ctx context.Context, pid int) error {
 }
 
 // freeSlot removes a machine's network slot, also one that is not whole.
-func (n *Node) freeSlot(ctx context.Context, index *int) error {
-	if index == nil {
-		return nil
-	}
-	slot, err := n.net.Open(*index)
+func (n *Node) freeSlot(ctx context.Context, ref *slotRef) error {
+	slot, err := n.openSlot(ref)
 	if errors.Is(err, network.ErrGone) {
-		_, err = n.net.Reclaim(ctx, func(i int) bool { return i != *index })
-		return err
+		return nil
 	}
 	if err != nil {
 		return err
 	}
 	return slot.Close(ctx)
+}
+
+// openSlot returns the slot that a record names, or network.ErrGone. What is
+// left of one that is not whole any more goes.
+func (n *Node) openSlot(ref *slotRef) (*network.Slot, error) {
+	if ref == nil {
+		return nil, network.ErrGone
+	}
+	slot, err := n.net.Open(ref.Index)
+	if err != nil {
+		return nil, err
+	}
+	if !slot.Claimed().Equal(ref.Claimed) {
+		return nil, network.ErrGone // the index has found another user
+	}
+	return slot, nil
 }

@@ -35,10 +35,10 @@ func (n *Node) Adopt(ctx context.Context, id string) (eqvps.Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r == nil || r.Handle == nil || r.Slot == nil {
+	if r == nil || r.Handle == nil {
 		return nil, fmt.Errorf("machine %s: %w", id, vmm.ErrGone)
 	}
-	slot, err := n.net.Open(*r.Slot)
+	slot, err := n.openSlot(r.Slot)
 	if err != nil {
 		return nil, err
 	}

@@ -139,8 +139,18 @@ func (n *Node) reclaim(ctx context.Context) error {
 	}
 	used := map[int]bool{}
 	for _, id := range ids {
-		if r, err := readRecord(n.machineDir(id)); err == nil && r != nil && r.Slot != nil {
-			used[*r.Slot] = true
+		r, err := readRecord(n.machineDir(id))
+		if err != nil {
+			return err
+		}
+		if r == nil {
+			continue
+		}
+		switch slot, err := n.openSlot(r.Slot); {
+		case err == nil:
+			used[slot.Index()] = true
+		case !errors.Is(err, network.ErrGone):
+			return err
 		}
 	}
 	if freed, err := n.net.Reclaim(ctx, func(i int) bool { return used[i] }); err != nil {

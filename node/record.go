@@ -1,13 +1,14 @@
 package node
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
+	"time"
 
 	"github.com/eqvps/eqvps/vmm"
 )
@@ -28,8 +29,15 @@ const (
 type record struct {
 	ID     string      `json:"id"`
 	Image  string      `json:"image"`
-	Slot   *int        `json:"slot,omitempty"`   // index of its network slot
+	Slot   *slotRef    `json:"slot,omitempty"`   // its network slot
 	Handle *vmm.Handle `json:"handle,omitempty"` // set once its monitor runs
+}
+
+// slotRef names a network slot. The time of its claim tells it from a later one
+// that was given the same index, which another machine may have.
+type slotRef struct {
+	Index   int       `json:"index"`
+	Claimed time.Time `json:"claimed"`
 }
 
 func (n *Node) machineDir(id string) string { return filepath.Join(n.dir, "machines", id) }
@@ -79,25 +87,26 @@ func (n *Node) Records() ([]string, error) {
 	return ids, nil
 }
 
-// processesIn returns the processes whose working folder is dir. Monitors work
-// in their own folder, so this finds one that was started by a process that
-// died before it could write down which.
-func processesIn(dir string) ([]int, error) {
+// monitorsOf returns the processes that were started as monitors in dir. Every
+// monitor carries its folder in its environment, so this finds one that was
+// started by a process that died before it could write down which.
+func monitorsOf(dir string) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
 	}
+	mark := []byte(vmm.DirVariable + "=" + dir + "\x00")
 	var pids []int
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
-		cwd, err := os.Readlink(filepath.Join("/proc", e.Name(), "cwd"))
+		env, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
 		if err != nil {
-			continue // it has just ended, or is not ours to see
+			continue // it has just ended
 		}
-		if strings.TrimSuffix(cwd, " (deleted)") == dir {
+		if bytes.HasPrefix(env, mark) || bytes.Contains(env, append([]byte{0}, mark...)) {
 			pids = append(pids, pid)
 		}
 	}

@@ -134,8 +134,7 @@ func (n *Node) place(ctx context.Context, id, imageID string, t eqvps.Tariff) (*
 	if err != nil {
 		return nil, err
 	}
-	index := p.slot.Index()
-	p.record.Slot = &index
+	p.record.Slot = &slotRef{Index: p.slot.Index(), Claimed: p.slot.Claimed()}
 	// A slot that no record names is freed at the next start of the server.
 	if err := n.do("place.record", func() error { return p.record.write(p.dir) }); err != nil {
 		p.slot.Close(context.WithoutCancel(ctx))

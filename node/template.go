@@ -111,7 +111,8 @@ func (t *Template) spec(id, dir, upper string, slot *network.Slot) vmm.Spec {
 		ID: id, Dir: dir, VCPUs: t.key.VCPUs, MemoryMiB: t.key.MemoryMiB,
 		Disks: []vmm.Disk{
 			{Path: t.image.RootFS(), Serial: guest.BaseDisk, ReadOnly: true},
-			{Path: upper, Serial: guest.UpperDisk},
+			// Only ephemeral machines run so far, and none outlives its host.
+			{Path: upper, Serial: guest.UpperDisk, Volatile: true},
 		},
 		Network: &vmm.NIC{Namespace: slot.Namespace(), Tap: slot.Tap(), MAC: slot.GuestMAC()},
 	}

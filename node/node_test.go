@@ -1,0 +1,111 @@
+package node_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/eqvps/eqvps"
+	"github.com/eqvps/eqvps/guest/agentbin"
+	"github.com/eqvps/eqvps/image"
+	"github.com/eqvps/eqvps/node"
+	"github.com/eqvps/eqvps/vmm/qemu"
+)
+
+// images is the store that the machine tests take their image from.
+func images(t testing.TB) *image.Store {
+	t.Helper()
+	dir := os.Getenv("EQVPS_IMAGES")
+	if dir == "" {
+		t.Fatal("set EQVPS_IMAGES to a folder with an image in it; `make test` does")
+	}
+	return image.Open(dir)
+}
+
+// newNode makes a node on real machines. dir is its data folder.
+func newNode(t testing.TB, dir string, step func(string) error) *node.Node {
+	t.Helper()
+	agent, err := agentbin.Agent()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := node.New(t.Context(), node.Config{
+		Dir: dir, Images: images(t), Monitor: qemu.New(), Agent: agent, Step: step,
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// testTariff is small, so that its template is made quickly.
+var testTariff = eqvps.Tariff{Name: "test", MilliCPU: 1000, MemoryMiB: 384, DiskMiB: 1024}
+
+func closeNode(t testing.TB, n *node.Node) {
+	t.Helper()
+	if err := n.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+func run(t testing.TB, m eqvps.Machine, command string) string {
+	t.Helper()
+	var out strings.Builder
+	st, err := m.Exec(t.Context(), eqvps.ExecRequest{Command: command, Timeout: 50 * time.Second}, func(_ eqvps.Stream, p []byte) error {
+		out.Write(p)
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("%s: %v", command, err)
+	}
+	if st.Code != 0 {
+		t.Fatalf("%s: exit code %d: %s", command, st.Code, out.String())
+	}
+	return strings.TrimSpace(out.String())
+}
+
+func TestMachineLife(t *testing.T) {
+	dir := t.TempDir()
+	n := newNode(t, dir, nil)
+	defer closeNode(t, n)
+	began := time.Now()
+	if _, err := n.Template(t.Context(), "", testTariff); err != nil {
+		t.Fatal(err)
+	}
+	t.Log("template made in", time.Since(began))
+	start := func(id string) eqvps.Machine {
+		began := time.Now()
+		m, err := n.Start(t.Context(), eqvps.StartMachine{ID: id, Tariff: testTariff, Env: map[string]string{"GREETING": "hello"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Log(id, "started in", time.Since(began))
+		return m
+	}
+	a, b := start("sb_a"), start("sb_b")
+	if got := run(t, a, `echo "$GREETING $(hostname)"`); got != "hello sb-a" {
+		t.Errorf("got %q", got)
+	}
+	for _, command := range []string{
+		"head -c 16 /dev/urandom | xxd -p", "cat /etc/machine-id", "cat /proc/sys/kernel/random/boot_id",
+		"python3 -c 'import uuid; print(uuid.uuid4())'", "python3 -c 'import random; print(random.random())'",
+		"node -e 'console.log(Math.random())'", "bash -c 'echo $RANDOM$RANDOM$RANDOM'",
+	} {
+		if x, y := run(t, a, command), run(t, b, command); x == y || x == "" {
+			t.Errorf("%s says %q in one machine and %q in the other", command, x, y)
+		}
+	}
+	for _, id := range []string{"sb_a", "sb_b"} {
+		if err := n.Destroy(t.Context(), id); err != nil {
+			t.Error(err)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "machines", "*")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
