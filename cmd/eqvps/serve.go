@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/eqvps/eqvps"
+	"github.com/eqvps/eqvps/image"
+	"github.com/eqvps/eqvps/wire"
+)
+
+const defaultListen = "127.0.0.1:8080"
+
+type serveCmd struct {
+	Listen   string `env:"EQVPS_LISTEN" default:"${listen}" placeholder:"ADDR" help:"TCP address to serve REST on (default ${listen}); the local socket is always served."`
+	LogLevel string `enum:"debug,info,warn,error" default:"info" help:"Least level that is logged to standard error: debug, info (default), warn or error."`
+	LogJSON  bool   `name:"log-json" help:"Log JSON instead of text."`
+}
+
+// closeTimeout bounds an orderly stop.
+const closeTimeout = 15 * time.Second
+
+func (c *serveCmd) Run(ctx context.Context, a *app) error {
+	if c.Listen == "" {
+		return usageErrorf("--listen needs an address such as %s", defaultListen)
+	}
+	if _, err := image.Open(a.images).Get(image.DefaultRecipe().Name); err != nil {
+		return imageError(err)
+	}
+	log := newLogger(a.stderr, c.LogLevel, c.LogJSON)
+	s, err := StartServer(ctx, ServerConfig{
+		Listen: c.Listen, Data: a.data, Images: a.images, Logger: log,
+		Progress: func(what string) { log.Info(what) },
+	})
+	if err != nil {
+		return orSignal(ctx, err)
+	}
+	c.announce(a, s)
+	go s.prewarm(ctx, log)
+	select {
+	case <-ctx.Done():
+		a.note("stopping; sandboxes live on, and the next server on %s takes them over", a.data)
+	case err = <-s.Failed():
+		err = fmt.Errorf("the server can accept no more connections: %w", err)
+	}
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	return errors.Join(err, s.Close(closing))
+}
+
+// imageError tells what to do about an image that cannot be used.
+func imageError(err error) error {
+	switch {
+	case errors.Is(err, image.ErrNotFound):
+		return errors.New("there is no image to start sandboxes from; make it with `eqvps image build`")
+	case errors.Is(err, image.ErrDamaged):
+		return fmt.Errorf("the image is not usable (%w); make it again with `eqvps image rm %s` and `eqvps image build`", err, image.DefaultRecipe().Name)
+	}
+	return err
+}
+
+// announce says what is served and how machines are run. What the set-up does
+// not promise is in the log already.
+func (c *serveCmd) announce(a *app, s *Server) {
+	info := s.node.Info()
+	a.note("eqvps %s serves http://%s%s and %s", eqvps.Version, s.Addr(), wire.Prefix, s.SocketPath())
+	a.note("machines run on %s %s with %s. %s", info.Monitor, info.Version, info.Accel, info.Reason)
+	a.note("the administrator's token is in %s/%s", a.data, adminTokenName)
+	if host, _, err := net.SplitHostPort(s.Addr()); err == nil && !net.ParseIP(host).IsLoopback() {
+		a.note("warning: others can reach this address, and it speaks no TLS; put a proxy that does before it")
+	}
+}
+
+// prewarm makes the default tariff's template, so that the first sandbox need
+// not wait for it.
+func (s *Server) prewarm(ctx context.Context, log *slog.Logger) {
+	if err := s.Prepare(ctx, eqvps.DefaultTariff); err != nil && ctx.Err() == nil {
+		log.Error("the template of the default tariff cannot be made; sandboxes will not start", "tariff", eqvps.DefaultTariff, "err", err)
+	}
+}
+
+// Prepare makes sure that sandboxes of a tariff on the default image start
+// without waiting for their template.
+func (s *Server) Prepare(ctx context.Context, tariff string) error {
+	t, err := eqvps.DefaultTariffs.Find(tariff)
+	if err != nil {
+		return err
+	}
+	_, err = s.node.Template(ctx, "", t)
+	return err
+}
+
+func newLogger(w io.Writer, level string, asJSON bool) *slog.Logger {
+	var l slog.Level
+	_ = l.UnmarshalText([]byte(level)) // one of the names the grammar allows
+	o := &slog.HandlerOptions{Level: l}
+	if asJSON {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}
