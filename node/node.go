@@ -69,7 +69,7 @@ type Node struct {
 	bootQueue chan struct{}      // bounds cold boots at once
 
 	mu        sync.Mutex
-	templates map[string]*Template
+	templates map[string]*template
 	starting  map[string]*start // machines being started, by id
 }
 
@@ -100,7 +100,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		agent: cfg.Agent, agentSum: hex.EncodeToString(agentSum[:]),
 		log: cfg.Logger, progress: cfg.Progress, step: cfg.Step,
 		bootQueue: make(chan struct{}, coldBootsAtOnce),
-		templates: map[string]*Template{}, starting: map[string]*start{},
+		templates: map[string]*template{}, starting: map[string]*start{},
 	}
 	if n.log == nil {
 		n.log = slog.Default()

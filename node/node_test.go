@@ -74,7 +74,7 @@ func TestMachineLife(t *testing.T) {
 	n := newNode(t, dir, nil)
 	defer closeNode(t, n)
 	began := time.Now()
-	if _, err := n.Template(t.Context(), "", testTariff); err != nil {
+	if err := n.Warm(t.Context(), "", testTariff); err != nil {
 		t.Fatal(err)
 	}
 	t.Log("template made in", time.Since(began))

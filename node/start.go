@@ -66,16 +66,11 @@ func (n *Node) start(ctx context.Context, m eqvps.StartMachine) (*machine, error
 	if err != nil {
 		return nil, err
 	}
-	upper := filepath.Join(p.dir, upperFile)
-	if err := n.do("start.disk", func() error { return t.CopyDisk(upper) }); err != nil {
-		return nil, err
-	}
-	spec, err := t.RestoreSpec(m.ID, filepath.Join(p.dir, runDir), upper, p.slot)
+	spec, err := n.restoreSpec(p, t)
 	if err != nil {
 		return nil, err
 	}
 	defer spec.State.Close()
-	spec.OnSpawn = n.group(m.ID).add
 	var vm vmm.Machine
 	err = n.do("start.restore", func() (err error) {
 		vm, err = n.monitor.Restore(ctx, spec)
@@ -141,4 +136,22 @@ func (n *Node) place(ctx context.Context, id, imageID string, t eqvps.Tariff) (*
 		return nil, err
 	}
 	return p, nil
+}
+
+// restoreSpec copies the template's disk for a machine and says what its
+// monitor needs. The caller closes Spec.State.
+func (n *Node) restoreSpec(p *placed, t *template) (vmm.Spec, error) {
+	upper := filepath.Join(p.dir, upperFile)
+	err := n.do("start.disk", func() error { return copyDisk(upper, filepath.Join(t.dir, upperFile)) })
+	if err != nil {
+		return vmm.Spec{}, err
+	}
+	state, err := os.Open(filepath.Join(t.dir, stateFile))
+	if err != nil {
+		return vmm.Spec{}, err
+	}
+	spec := t.spec(p.record.ID, filepath.Join(p.dir, runDir), upper, p.slot)
+	spec.Memory, spec.State = t.memory, state
+	spec.OnSpawn = n.group(p.record.ID).add
+	return spec, nil
 }

@@ -62,28 +62,29 @@ const (
 // templateKey is everything that decides a template's content. A restore works
 // only with the monitor, processor model and devices it was frozen with.
 type templateKey struct {
-	Format    int    `json:"format"`
-	Image     string `json:"image"`
-	Agent     string `json:"agent"`
-	Monitor   string `json:"monitor"`
-	Version   string `json:"version"`
-	Accel     string `json:"accel"`
-	CPUModel  string `json:"cpu_model"`
-	VCPUs     int    `json:"vcpus"`
-	MemoryMiB int    `json:"memory_mib"`
-	DiskMiB   int    `json:"disk_mib"`
-	MTU       int    `json:"mtu"`
+	Format    int      `json:"format"`
+	Image     string   `json:"image"`
+	Agent     string   `json:"agent"`
+	Monitor   string   `json:"monitor"`
+	Version   string   `json:"version"`
+	Accel     string   `json:"accel"`
+	CPUModel  string   `json:"cpu_model"`
+	VCPUs     int      `json:"vcpus"`
+	MemoryMiB int      `json:"memory_mib"`
+	DiskMiB   int      `json:"disk_mib"`
+	MTU       int      `json:"mtu"`
+	WarmUp    []string `json:"warm_up"`
 }
 
 func (k templateKey) String() string {
-	b, _ := json.Marshal(k) // a struct of strings and ints always encodes
+	b, _ := json.Marshal(k) // nothing in it can fail to encode
 	sum := sha256.Sum256(b)
 	return "tpl_" + hex.EncodeToString(sum[:10])
 }
 
-// Template is a loaded template. Its memory is a sealed memfd: every restored
+// template is a loaded template. Its memory is a sealed memfd: every restored
 // machine maps the same pages privately, and none can write them for others.
-type Template struct {
+type template struct {
 	key    templateKey
 	dir    string
 	image  *image.Image
@@ -94,19 +95,19 @@ func (n *Node) keyOf(img *image.Image, t eqvps.Tariff) templateKey {
 	return templateKey{
 		Format: templateFormat, Image: img.ID, Agent: n.agentSum,
 		Monitor: n.info.Monitor, Version: n.info.Version, Accel: n.info.Accel, CPUModel: n.info.CPUModel,
-		VCPUs: t.VCPUs(), MemoryMiB: t.MemoryMiB, DiskMiB: t.DiskMiB, MTU: n.net.MTU(),
+		VCPUs: t.VCPUs(), MemoryMiB: t.MemoryMiB, DiskMiB: t.DiskMiB, MTU: n.net.MTU(), WarmUp: warmUp,
 	}
 }
 
-// Template returns the template of an image and a tariff, making and loading it
-// first if need be, so that the next start need not wait for it.
-func (n *Node) Template(ctx context.Context, imageRef string, tariff eqvps.Tariff) (*Template, error) {
-	t, err := n.template(ctx, imageRef, tariff)
-	return t, startError(err)
+// Warm makes and loads the template of an image and a tariff if need be, so
+// that the next start need not wait for it.
+func (n *Node) Warm(ctx context.Context, imageRef string, tariff eqvps.Tariff) error {
+	_, err := n.template(ctx, imageRef, tariff)
+	return startError(err)
 }
 
 // spec is what all machines of a template have in common.
-func (t *Template) spec(id, dir, upper string, slot *network.Slot) vmm.Spec {
+func (t *template) spec(id, dir, upper string, slot *network.Slot) vmm.Spec {
 	return vmm.Spec{
 		ID: id, Dir: dir, VCPUs: t.key.VCPUs, MemoryMiB: t.key.MemoryMiB,
 		Disks: []vmm.Disk{
@@ -118,28 +119,10 @@ func (t *Template) spec(id, dir, upper string, slot *network.Slot) vmm.Spec {
 	}
 }
 
-// RestoreSpec is what a monitor needs to restore the template as the machine
-// id, working in dir, on the disk that CopyDisk made, in a network slot. The
-// caller closes Spec.State.
-func (t *Template) RestoreSpec(id, dir, upper string, slot *network.Slot) (vmm.Spec, error) {
-	state, err := os.Open(filepath.Join(t.dir, stateFile))
-	if err != nil {
-		return vmm.Spec{}, err
-	}
-	spec := t.spec(id, dir, upper, slot)
-	spec.Memory, spec.State = t.memory, state
-	return spec, nil
-}
-
-// CopyDisk makes a machine's own writable disk.
-func (t *Template) CopyDisk(path string) error {
-	return copyDisk(path, filepath.Join(t.dir, upperFile))
-}
-
 // template returns a loaded template, making it first if need be. Callers that
 // want the same one share the work; it goes on when one of them leaves, so
 // that a client cannot undo another's wait.
-func (n *Node) template(ctx context.Context, imageRef string, tariff eqvps.Tariff) (*Template, error) {
+func (n *Node) template(ctx context.Context, imageRef string, tariff eqvps.Tariff) (*template, error) {
 	if imageRef == "" {
 		imageRef = defaultImage
 	}
@@ -164,19 +147,19 @@ func (n *Node) template(ctx context.Context, imageRef string, tariff eqvps.Tarif
 		if r.Err != nil {
 			return nil, r.Err
 		}
-		return r.Val.(*Template), nil
+		return r.Val.(*template), nil
 	}
 }
 
-func (n *Node) loaded(key templateKey) *Template {
+func (n *Node) loaded(key templateKey) *template {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.templates[key.String()]
 }
 
 // openTemplate loads a template from disk, making it if it is not there.
-func (n *Node) openTemplate(ctx context.Context, key templateKey, img *image.Image) (*Template, error) {
-	t := &Template{key: key, dir: filepath.Join(n.dir, "templates", key.String()), image: img}
+func (n *Node) openTemplate(ctx context.Context, key templateKey, img *image.Image) (*template, error) {
+	t := &template{key: key, dir: filepath.Join(n.dir, "templates", key.String()), image: img}
 	if _, err := os.Stat(filepath.Join(t.dir, templateFile)); err != nil {
 		began := time.Now()
 		n.progress(fmt.Sprintf("making the template for %d MiB (once per image and tariff)", key.MemoryMiB))
@@ -200,7 +183,7 @@ func (n *Node) openTemplate(ctx context.Context, key templateKey, img *image.Ima
 
 // makeTemplate boots a machine, lets it warm up, freezes it and keeps what is
 // needed to restore it. An error leaves nothing behind.
-func (n *Node) makeTemplate(ctx context.Context, t *Template) (err error) {
+func (n *Node) makeTemplate(ctx context.Context, t *template) (err error) {
 	select {
 	case n.bootQueue <- struct{}{}:
 		defer func() { <-n.bootQueue }()
@@ -259,7 +242,7 @@ func (n *Node) makeTemplate(ctx context.Context, t *Template) (err error) {
 
 // freeze boots the template's machine and stops it when it is warm. The
 // machine has a record like any other, so that a crash leaves nothing unknown.
-func (n *Node) freeze(ctx context.Context, t *Template, tmp string) (err error) {
+func (n *Node) freeze(ctx context.Context, t *template, tmp string) (err error) {
 	id := t.key.String()
 	if err := n.Destroy(ctx, id); err != nil { // of a try that failed to clean up
 		return err

@@ -91,7 +91,7 @@ func (s *Server) Prepare(ctx context.Context, tariff string) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.node.Template(ctx, "", t)
+	err = s.node.Warm(ctx, "", t)
 	return err
 }
 
