@@ -77,6 +77,10 @@ type Disk struct {
 	Path     string
 	Serial   string
 	ReadOnly bool
+	// Volatile lets the monitor answer a guest's flush without waiting for the
+	// host's disk: fast, and after a power failure of the host the disk may be
+	// torn. For disks that do not outlive their machine.
+	Volatile bool
 }
 
 // NIC is the machine's network device: an existing tap in an existing network
