@@ -72,6 +72,12 @@ func TestBuild(t *testing.T) {
 		t.Errorf("the events run from %+v to %+v", first, last)
 	}
 
+	moved := *img
+	moved.Files = map[string]File{kernelFile: img.Files[kernelFile], rootFSFile: {Size: 4, SHA256: "other"}}
+	if moved.Digest() == img.Digest() || len(img.Digest()) != 64 {
+		t.Errorf("other content has the digest %q", moved.Digest())
+	}
+
 	ran := len(f.ran)
 	again, err := s.Build(t.Context(), f.recipe, BuildOptions{})
 	if err != nil {

@@ -70,6 +70,12 @@ func (img *Image) Kernel() string { return filepath.Join(img.Dir, kernelFile) }
 // shared by all machines and never written.
 func (img *Image) RootFS() string { return filepath.Join(img.Dir, rootFSFile) }
 
+// Digest is the hash of the hashes of all files. The id names what was asked
+// for, the digest what came out: Debian may have moved on between two builds of
+// one id, so whatever is derived from an image's content is kept under its
+// digest.
+func (img *Image) Digest() string { return jsonHash(img.Files) }
+
 // Size returns the bytes of all files of the image.
 func (img *Image) Size() int64 {
 	var n int64
