@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/eqvps/eqvps/guest"
 )
 
 // cgroupDir holds a cgroup per command.
@@ -77,6 +79,7 @@ func loadModules() error {
 		}
 		err = unix.FinitModule(int(f.Fd()), "", 0)
 		_ = f.Close()
+		_ = f.Close()
 		if err != nil && err != unix.EEXIST {
 			return fmt.Errorf("%s: %w", file, err)
 		}
@@ -105,11 +108,11 @@ func findDisk(serial string) (string, error) {
 // root. Folders of the image can be renamed (redirect_dir); what would tie the
 // sandbox's disk to this one mount (index, metacopy, xino) is off.
 func mountRoot() error {
-	base, err := findDisk("base")
+	base, err := findDisk(guest.BaseDisk)
 	if err != nil {
 		return err
 	}
-	upper, err := findDisk("upper")
+	upper, err := findDisk(guest.UpperDisk)
 	if err != nil {
 		return err
 	}
