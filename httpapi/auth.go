@@ -37,6 +37,8 @@ func (s *server) authenticate(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	c.principal = p
-	ctx.SetHeader(wire.HeaderTokenExpiresAt, p.ExpiresAt.UTC().Format(time.RFC3339))
+	if !p.ExpiresAt.IsZero() {
+		ctx.SetHeader(wire.HeaderTokenExpiresAt, p.ExpiresAt.UTC().Format(time.RFC3339))
+	}
 	next(huma.WithContext(ctx, eqvps.WithPrincipal(ctx.Context(), p)))
 }

@@ -58,10 +58,18 @@ func (c *call) read(limit int64) ([]byte, error) {
 			return buf.Bytes(), nil
 		}
 	}
-	// Many clients read no answer before they have sent everything: closing on
-	// them would look like a broken connection instead of this error.
-	io.CopyN(io.Discard, c.body, maxDraining)
+	c.drain()
 	return nil, eqvps.Errorf(eqvps.CodeTooLarge, "The body is larger than the %d bytes this call takes; files above 5 MB go through files/raw.", limit)
+}
+
+// drain reads what is left of a body that is refused. Many clients read no
+// answer before they have sent everything: closing on them would look like a
+// broken connection instead of an error.
+func (c *call) drain() {
+	if c.body == nil || c.body.err != nil || c.r.Header.Get("Expect") != "" {
+		return // nothing there, nothing comes, or it waits for our word to send
+	}
+	io.CopyN(io.Discard, c.body, maxDraining)
 }
 
 func decodeJSON(data []byte, v any) error {

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -61,7 +62,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			c.err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
 		if p != nil && c.w.status == 0 {
-			c.writeError(eqvps.WrapError(eqvps.CodeInternal, c.err))
+			c.writeError(c.err)
 			p = nil
 		}
 		s.log(c, s.Now().Sub(start))
@@ -113,7 +114,7 @@ func (s *server) log(c *call, took time.Duration) {
 	level := slog.LevelInfo
 	attrs := []slog.Attr{
 		slog.String("request_id", c.id), slog.String("method", c.r.Method), slog.String("path", c.r.URL.Path),
-		slog.Int("status", c.w.status), slog.Int64("bytes", c.w.bytes), slog.Duration("took", took),
+		slog.Int("status", cmp.Or(c.w.status, http.StatusOK)), slog.Int64("bytes", c.w.bytes), slog.Duration("took", took),
 		slog.String("remote", c.r.RemoteAddr),
 	}
 	if c.operation != "" {
@@ -136,6 +137,8 @@ func (s *server) log(c *call, took time.Duration) {
 func (c *call) writeError(err error) {
 	e := c.fail(err)
 	h := c.w.Header()
+	h.Del("Content-Length") // of the answer that would have been
+	h.Del("Content-Disposition")
 	for k, v := range e.GetHeaders() {
 		h[k] = v
 	}

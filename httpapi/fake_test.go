@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/eqvps/eqvps"
@@ -283,6 +284,8 @@ func (f *fake) Download(ctx context.Context, p string) (eqvps.FileInfo, io.ReadC
 		return eqvps.FileInfo{Path: p, Type: eqvps.TypeFile, Mode: 0o444}, io.NopCloser(strings.NewReader("Linux")), nil
 	case "/short":
 		return eqvps.FileInfo{Path: p, Type: eqvps.TypeFile, Size: 100_000}, io.NopCloser(strings.NewReader(strings.Repeat("x", 90_000))), nil
+	case "/broken":
+		return eqvps.FileInfo{Path: p, Type: eqvps.TypeFile, Size: 100_000}, io.NopCloser(iotest.ErrReader(eqvps.WrapError(eqvps.CodeUnreachable, io.ErrUnexpectedEOF))), nil
 	case "/huge":
 		return eqvps.FileInfo{Path: p, Type: eqvps.TypeFile, Size: eqvps.MaxInlineFileBytes + 1}, io.NopCloser(strings.NewReader("")), nil
 	}

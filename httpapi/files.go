@@ -93,6 +93,7 @@ func (s *server) putFile(ctx context.Context, _ *call, in *idInput, body *wire.P
 func (s *server) upload(ctx context.Context, c *call, in *uploadInput, _ *none) (wire.FileInfo, error) {
 	size := c.r.ContentLength
 	if size > eqvps.MaxFileBytes {
+		c.drain()
 		return wire.FileInfo{}, tooLarge()
 	}
 	var content io.Reader = bytes.NewReader(nil)
@@ -104,6 +105,9 @@ func (s *server) upload(ctx context.Context, c *call, in *uploadInput, _ *none) 
 	var own *eqvps.Error
 	if c.body != nil && err != nil && errors.As(c.body.err, &own) {
 		return fi, own
+	}
+	if err != nil {
+		c.drain()
 	}
 	return fi, err
 }

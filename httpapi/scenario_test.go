@@ -152,6 +152,9 @@ func TestScenarios(t *testing.T) {
 		{name: "raw put empty", method: "PUT", path: api + "/sandboxes/ID/files/raw?path=/r/empty", status: 200, want: []string{`"size":0`}},
 		{name: "raw get", method: "GET", path: api + "/sandboxes/ID/files/raw?path=/r/%ff", status: 200, want: []string{"\x00\xff"}},
 		{name: "raw get /proc", method: "GET", path: api + "/sandboxes/ID/files/raw?path=/proc/version", status: 200, want: []string{"Linux"}},
+		{name: "raw get breaks at once", method: "GET", path: api + "/sandboxes/ID/files/raw?path=/broken", status: 503, want: []string{"sandbox_unreachable"}},
+		{name: "raw put of an ended one", method: "PUT", path: api + "/sandboxes/OLD/files/raw?path=/x", body: strings.Repeat("x", 8<<20), status: 410, want: []string{"sandbox_ended"}},
+		{name: "raw get of a bad escape", method: "GET", path: api + "/sandboxes/ID/files/stat?path=%zz", status: 400},
 		{name: "raw get nothing", method: "GET", path: api + "/sandboxes/ID/files/raw?path=/nope", status: 404, want: []string{"file_not_found"}},
 
 		{name: "token", method: "POST", path: api + "/tokens", body: `{"name":"ci","expires_in":60}`, status: 201, want: []string{`"secret":"eqvps_`, `"name":"ci"`, `"expires_at":"2026-07-28T10:01:00Z"`, `"revoked_at":null`}},

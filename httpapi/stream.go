@@ -33,7 +33,9 @@ func (es *eventStream) output(s eqvps.Stream, p []byte) error {
 	if es.raw {
 		return es.send(wire.Event{Type: s.String(), DataBase64: p})
 	}
-	p = append(es.rest[s], p...)
+	if len(es.rest[s]) > 0 {
+		p = append(es.rest[s], p...)
+	}
 	cut := len(p) - incomplete(p)
 	es.rest[s] = append([]byte(nil), p[cut:]...)
 	return es.sendOutput(s, p[:cut])
