@@ -37,9 +37,33 @@ func (c *imageBuildCmd) Run(ctx context.Context, a *app) error {
 }
 
 func (a *app) buildImage(ctx context.Context, recipe *image.Recipe) (*image.Image, error) {
-	img, err := image.Open(a.images).Build(ctx, recipe, image.BuildOptions{Progress: image.PrintProgress(a.stderr)})
+	img, err := image.Open(a.images).Build(ctx, recipe, image.BuildOptions{Progress: a.buildProgress()})
 	return img, orSignal(ctx, err)
 }
+
+// buildProgress shows a build's steps: on a terminal the one under way is a
+// line that changes, elsewhere everything is a line of its own.
+func (a *app) buildProgress() image.Progress {
+	if !isTerminal(a.stderr) {
+		return image.PrintProgress(a.stderr)
+	}
+	const clear = "\r\x1b[K"
+	return func(e image.Event) {
+		switch {
+		case e.Step == 0:
+			fmt.Fprintf(a.stderr, "%s\n", e.Name)
+		case e.Done:
+			fmt.Fprintf(a.stderr, clear+"[%d/%d] %s: %.1f s\n", e.Step, e.Steps, e.Name, e.Elapsed.Seconds())
+		default:
+			line := fmt.Sprintf("[%d/%d] %s, %.0f s  %s", e.Step, e.Steps, e.Name, e.Elapsed.Seconds(), inert(e.Detail))
+			fmt.Fprint(a.stderr, clear+string([]rune(line)[:min(len([]rune(line)), terminalLine)]))
+		}
+	}
+}
+
+// terminalLine is how much fits on one line of any terminal, so that drawing
+// over it leaves nothing behind.
+const terminalLine = 78
 
 type imageListCmd struct {
 	JSON bool `name:"json" help:"Print the manifests as JSON."`

@@ -26,7 +26,11 @@ func (h noteLog) Handle(_ context.Context, r slog.Record) error {
 		add(attr)
 	}
 	r.Attrs(add)
-	h.a.note("%s: %s", strings.ToLower(r.Level.String()), inert(b.String()))
+	level := "warning"
+	if r.Level >= slog.LevelError {
+		level = "error"
+	}
+	h.a.note("%s: %s", level, inert(b.String()))
 	return nil
 }
 
