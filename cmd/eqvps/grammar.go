@@ -23,6 +23,7 @@ type grammar struct {
 	Image   imageCmd   `cmd:"" help:"Build and check the images that sandboxes start from."`
 	Token   tokenCmd   `cmd:"" help:"Create, list and revoke access tokens."`
 	Doctor  doctorCmd  `cmd:"" help:"Check what this machine offers and what is missing."`
+	Bench   benchCmd   `cmd:"" help:"Measure this host against the bars that the project sets itself."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }
 
