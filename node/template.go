@@ -93,7 +93,7 @@ type template struct {
 
 func (n *Node) keyOf(img *image.Image, t eqvps.Tariff) templateKey {
 	return templateKey{
-		Format: templateFormat, Image: img.ID, Agent: n.agentSum,
+		Format: templateFormat, Image: img.Digest(), Agent: n.agentSum,
 		Monitor: n.info.Monitor, Version: n.info.Version, Accel: n.info.Accel, CPUModel: n.info.CPUModel,
 		VCPUs: t.VCPUs(), MemoryMiB: t.MemoryMiB, DiskMiB: t.DiskMiB, MTU: n.net.MTU(), WarmUp: warmUp,
 	}
