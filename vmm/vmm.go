@@ -38,7 +38,11 @@ type Monitor interface {
 	Info(ctx context.Context) (Info, error)
 	// Boot starts a machine from its kernel. Its memory is the file
 	// Spec.MemoryFile, created here, shared with the file so that a later
-	// Snapshot need not copy it.
+	// Snapshot need not copy it. Boot refuses a file that exists and does not
+	// wait for the guest to come up.
+	//
+	// When Boot or Restore fails nothing is left: no process, no socket, no
+	// memory file.
 	Boot(ctx context.Context, spec Spec) (Machine, error)
 	// Restore starts a machine from a snapshot: device state from Spec.State,
 	// memory mapped privately from Spec.Memory. The machine runs when Restore
@@ -46,15 +50,17 @@ type Monitor interface {
 	Restore(ctx context.Context, spec Spec) (Machine, error)
 	// Adopt finds a machine started earlier, perhaps by a process that was
 	// killed. It returns ErrGone when that machine does not run any more,
-	// also when its process id now belongs to something else.
+	// also when its process id now belongs to something else. A handle without
+	// process id (one that was written before the start) is looked up by its
+	// id and folder.
 	Adopt(ctx context.Context, h Handle) (Machine, error)
 }
 
 // Spec is what one machine is made of. Paths are absolute. The caller owns
 // every file and folder; a monitor only opens them.
 type Spec struct {
-	ID         string // a name for process lists and logs
-	Dir        string // a private folder for sockets and the process id; exists and is empty
+	ID         string // a name for process lists and logs; unique on the host
+	Dir        string // a private folder for sockets; exists and is empty
 	VCPUs      int    // processors the guest sees, at least 1
 	MemoryMiB  int    // guest memory in MiB
 	Kernel     string
@@ -63,8 +69,11 @@ type Spec struct {
 	Disks      []Disk // in this order /dev/vda, /dev/vdb, …
 	Network    *NIC   // nil: no network device
 	MemoryFile string // Boot: the file that becomes the guest's memory
-	Memory     *os.File
-	State      *os.File
+	// Restore: the snapshot's memory, best sealed by SealMemory, and its device
+	// state, open for reading. Any number of machines may share both; their
+	// offsets are not used.
+	Memory *os.File
+	State  *os.File
 	// OnSpawn is called with the monitor's process id before the guest runs
 	// its first instruction, e.g. to place it in a cgroup. An error ends the
 	// machine.
@@ -72,7 +81,7 @@ type Spec struct {
 }
 
 // Disk is one raw block device. Serial is what the guest reads from
-// /sys/block/vdX/serial, at most 20 bytes.
+// /sys/block/vdX/serial, at most MaxSerial bytes.
 type Disk struct {
 	Path     string
 	Serial   string
@@ -106,12 +115,15 @@ type Handle struct {
 type Machine interface {
 	Handle() Handle
 	// DialGuest opens the byte channel to the guest agent. The channel takes
-	// one client at a time. A new connection may still carry bytes of the last
-	// session; package guest re-synchronizes.
+	// one client at a time: a new connection closes this object's last one,
+	// and behind that of another process it is connected and hears nothing. A
+	// new connection may still carry bytes of the last session; package guest
+	// re-synchronizes.
 	DialGuest(ctx context.Context) (net.Conn, error)
 	// Snapshot stops the guest and writes its device state to w. Memory
 	// already is in Spec.MemoryFile. The machine stays stopped: the caller
-	// copies what it needs (disks) and then kills it.
+	// copies what it needs (disks) and then kills it. Only a machine that was
+	// booted can be snapshot.
 	Snapshot(ctx context.Context, w *os.File) error
 	// Console returns the last bytes (at most 64 KiB) the guest printed on
 	// its console: untrusted text for diagnosis.
@@ -125,5 +137,6 @@ type Machine interface {
 	// idempotent.
 	Kill(ctx context.Context) error
 	// Close drops this process's connections and leaves the machine running.
+	// Done keeps telling of its end.
 	Close() error
 }

@@ -3,10 +3,7 @@ package qemu
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
-	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -22,64 +19,10 @@ const (
 )
 
 const (
-	consoleSize    = 64 << 10 // bytes of console output that are kept
-	guestPort      = "org.eqvps.guest.0"
-	maxSerial      = 20 // bytes of a disk's serial, by the virtio standard
-	maxDevices     = 8  // virtio-mmio slots of a microvm
-	ownDevices     = 2  // guest channel and entropy
-	maxVCPUs       = 64
-	maxMemoryMiB   = 1 << 20
-	maxTapNameSize = 15
+	consoleSize = 64 << 10 // bytes of console output that are kept
+	guestPort   = "org.eqvps.guest.0"
+	deviceSlots = 8 // virtio-mmio slots of a microvm with one I/O APIC
 )
-
-var (
-	idPattern     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
-	serialPattern = regexp.MustCompile(`^[A-Za-z0-9._-]*$`)
-	tapPattern    = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
-)
-
-// check refuses a spec whose values QEMU would misread. It does not look at
-// files: QEMU does, and says which one is wrong.
-func check(spec vmm.Spec) error {
-	bad := func(format string, a ...any) error { return fmt.Errorf("machine spec: "+format, a...) }
-	if !idPattern.MatchString(spec.ID) {
-		return bad("the id %q must be at most 100 letters, digits, dots, dashes and underscores", spec.ID)
-	}
-	if !filepath.IsAbs(spec.Dir) {
-		return bad("the folder %q must be an absolute path", spec.Dir)
-	}
-	if spec.VCPUs < 1 || spec.VCPUs > maxVCPUs {
-		return bad("%d processors: give 1 to %d", spec.VCPUs, maxVCPUs)
-	}
-	if spec.MemoryMiB < 1 || spec.MemoryMiB > maxMemoryMiB {
-		return bad("%d MiB of memory: give 1 to %d", spec.MemoryMiB, maxMemoryMiB)
-	}
-	devices := ownDevices + len(spec.Disks)
-	for _, d := range spec.Disks {
-		if !filepath.IsAbs(d.Path) {
-			return bad("the disk %q must be an absolute path", d.Path)
-		}
-		if len(d.Serial) > maxSerial || !serialPattern.MatchString(d.Serial) {
-			return bad("the disk serial %q must be at most %d letters, digits, dots, dashes and underscores", d.Serial, maxSerial)
-		}
-	}
-	if n := spec.Network; n != nil {
-		devices++
-		if !filepath.IsAbs(n.Namespace) {
-			return bad("the network namespace %q must be an absolute path", n.Namespace)
-		}
-		if len(n.Tap) > maxTapNameSize || !tapPattern.MatchString(n.Tap) {
-			return bad("the tap %q must be at most %d letters, digits, dots, dashes and underscores", n.Tap, maxTapNameSize)
-		}
-		if mac, err := net.ParseMAC(n.MAC); err != nil || len(mac) != 6 {
-			return bad("the address %q must be a MAC such as 02:00:00:00:00:02", n.MAC)
-		}
-	}
-	if devices > maxDevices {
-		return bad("%d disks are too many: a microvm has %d device slots", len(spec.Disks), maxDevices)
-	}
-	return nil
-}
 
 // machineArgs are the options that Boot and Restore share. A snapshot fits only
 // a machine of the same devices in the same slots, so everything that shapes
@@ -113,7 +56,7 @@ func machineArgs(h *host, spec vmm.Spec, share bool) ([]string, error) {
 	args = append(args, h.accel.args()...)
 
 	// The kernel meets the slots from the last to the first.
-	slot := maxDevices
+	slot := deviceSlots
 	device := func(driver, options string) {
 		slot--
 		args = append(args, "-device", fmt.Sprintf("%s,bus=virtio-mmio-bus.%d%s", driver, slot, options))

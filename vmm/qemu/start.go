@@ -131,7 +131,7 @@ func load(c *conversation) error {
 
 // prepare checks everything that can be checked before anything is made.
 func (m *Monitor) prepare(ctx context.Context, spec vmm.Spec) (*host, error) {
-	if err := check(spec); err != nil {
+	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
 	return m.inspect(ctx)
