@@ -86,7 +86,7 @@ func (f *commandFlags) fill(a *app, req *wire.ExecRequest, timeout int) (err err
 		req.StdinBase64 = b
 	}
 	if _, err := req.Domain(); err != nil {
-		return usageError(sentence(err))
+		return usageFrom(err)
 	}
 	return nil
 }

@@ -32,6 +32,9 @@ func (e usageError) Error() string { return string(e) }
 
 func usageErrorf(format string, args ...any) error { return usageError(fmt.Sprintf(format, args...)) }
 
+// usageFrom is a usage error with the message of a check of the domain.
+func usageFrom(err error) error { return usageError(eqvps.AsError(err).Message) }
+
 // ownError is a failure of ours where the exit code otherwise is a command's.
 type ownError struct{ error }
 

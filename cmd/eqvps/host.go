@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -21,8 +22,10 @@ import (
 // server that lives as long as runs on this machine need it.
 type host struct {
 	*client.Client
-	server *Server      // nil: somebody else's
-	users  *flock.Flock // nil: the server is elsewhere
+	data   string
+	server *Server         // nil: somebody else's
+	users  *flock.Flock    // nil: the server is elsewhere
+	before map[string]bool // sandboxes that the server found; they are not waited for
 }
 
 // usersName is the lock file that every run on this machine's server holds
@@ -31,9 +34,15 @@ type host struct {
 // meanwhile waits and then finds that it has to be the server itself.
 const usersName = "users"
 
+// runsName is the folder in which every run on this machine keeps a locked file
+// named for its sandbox: one that nobody holds any more was left by a run that
+// was killed, and so was its sandbox.
+const runsName = "runs"
+
 // Waits of finding a server.
 const (
 	lockPoll    = 20 * time.Millisecond
+	drainPoll   = 100 * time.Millisecond
 	startupWait = 60 * time.Second // another process holds the folder, its socket is not there yet
 )
 
@@ -43,8 +52,8 @@ func (a *app) host(ctx context.Context, tariff string) (*host, error) {
 		c, err := connectTo(base)
 		return &host{Client: c}, err
 	}
-	h := &host{}
-	if err := h.join(ctx, a.data); err != nil {
+	h := &host{data: a.data}
+	if err := h.join(ctx); err != nil {
 		return nil, err
 	}
 	err := h.findOrStart(ctx, a)
@@ -58,11 +67,11 @@ func (a *app) host(ctx context.Context, tariff string) (*host, error) {
 }
 
 // join takes part in the use of this machine's server.
-func (h *host) join(ctx context.Context, data string) error {
-	if err := os.MkdirAll(data, 0o700); err != nil {
+func (h *host) join(ctx context.Context) error {
+	if err := os.MkdirAll(filepath.Join(h.data, runsName), 0o700); err != nil {
 		return fmt.Errorf("the data folder cannot be made (%w); use sudo, or choose another with --data", err)
 	}
-	h.users = flock.New(filepath.Join(data, usersName))
+	h.users = flock.New(filepath.Join(h.data, usersName))
 	if _, err := h.users.TryRLockContext(ctx, lockPoll); err != nil {
 		return fmt.Errorf("the data folder cannot be locked (%w); use sudo, or choose another with --data", err)
 	}
@@ -82,7 +91,9 @@ func (h *host) findOrStart(ctx context.Context, a *app) (err error) {
 			Progress: func(what string) { a.note("%s", what) },
 		})
 		if err == nil {
-			h.Client, err = a.connectLocal()
+			if h.Client, err = a.connectLocal(); err == nil {
+				err = h.lookAround(ctx)
+			}
 			return err
 		}
 		// Another process has the folder: its socket appears soon, or it fails.
@@ -97,8 +108,54 @@ func (h *host) findOrStart(ctx context.Context, a *app) (err error) {
 	}
 }
 
+// lookAround deletes the sandboxes of runs that were killed, and remembers
+// those that live on after an earlier server.
+func (h *host) lookAround(ctx context.Context) error {
+	left, err := filepath.Glob(filepath.Join(h.data, runsName, "*"))
+	if err != nil {
+		return err
+	}
+	for _, name := range left {
+		l := flock.New(name)
+		if ok, err := l.TryLock(); err != nil || !ok {
+			continue // its run is at work
+		}
+		_, err := h.Delete(ctx, filepath.Base(name))
+		if err == nil || eqvps.ErrorCode(err) == eqvps.CodeSandboxNotFound {
+			err = os.Remove(name)
+		}
+		if err = errors.Join(err, l.Close()); err != nil {
+			return err
+		}
+	}
+	h.before = map[string]bool{}
+	list, err := listAll(ctx, h.Client, client.ListOptions{})
+	for _, sb := range list {
+		h.before[sb.ID] = true
+	}
+	return err
+}
+
+// claim marks a sandbox as this run's. release is called once it is gone; a
+// claim that is not released leaves the sandbox to a later run.
+func (h *host) claim(id string) (release func(), err error) {
+	release = func() {}
+	if h.users == nil {
+		return release, nil
+	}
+	name := filepath.Join(h.data, runsName, filepath.Base(id))
+	l := flock.New(name)
+	if _, err := l.TryLock(); err != nil {
+		return release, fmt.Errorf("the sandbox cannot be noted down: %w", err)
+	}
+	return func() {
+		os.Remove(name)
+		l.Close()
+	}, nil
+}
+
 // close lets go of the server, and ends it when it is this process's: after
-// the last sandbox and the last run that use it, or at once when ctx ends.
+// the last run and the last sandbox that use it, or at once when ctx ends.
 func (h *host) close(ctx context.Context) error {
 	if h.users == nil {
 		return nil
@@ -108,17 +165,39 @@ func (h *host) close(ctx context.Context) error {
 		return nil
 	}
 	// Converting the lock is not atomic, which is fine: a run that gets in
-	// between is waited for like any other.
-	alone := errors.Join(h.users.Unlock(), h.server.Drain(ctx))
-	if alone == nil {
-		_, alone = h.users.TryLockContext(ctx, lockPoll)
+	// between is waited for like any other. The second wait is for what was
+	// made meanwhile; runs have to stay outside for it, so it comes last.
+	err := errors.Join(h.users.Unlock(), h.drain(ctx))
+	if err == nil {
+		_, err = h.users.TryLockContext(ctx, lockPoll)
 	}
-	if alone == nil {
-		_ = h.server.Drain(ctx) // of one that was made meanwhile, by other clients than runs
+	if err == nil {
+		err = h.drain(ctx)
+	}
+	if ctx.Err() != nil {
+		err = nil // told elsewhere
 	}
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	return h.server.Close(closing)
+	return errors.Join(err, h.server.Close(closing))
+}
+
+// drain waits for the sandboxes that were made while this server was there.
+func (h *host) drain(ctx context.Context) error {
+	for {
+		list, err := listAll(ctx, h.Client, client.ListOptions{})
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(list, func(sb wire.Sandbox) bool { return !h.before[sb.ID] }) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(drainPoll):
+		}
+	}
 }
 
 // prepare makes what the first sandbox needs: image and template.

@@ -26,7 +26,7 @@ func parseEnv(pairs []string) (map[string]string, error) {
 		env[name] = value
 	}
 	if err := eqvps.ValidateEnv(env); err != nil {
-		return nil, usageError(sentence(err))
+		return nil, usageFrom(err)
 	}
 	return env, nil
 }
@@ -54,7 +54,7 @@ func parseDownload(s string) (transfer, error) {
 
 func checked(t transfer) (transfer, error) {
 	if err := eqvps.ValidatePath(t.remote); err != nil {
-		return t, usageError(sentence(err))
+		return t, usageFrom(err)
 	}
 	return t, nil
 }

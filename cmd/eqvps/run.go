@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/eqvps/eqvps"
-	"github.com/eqvps/eqvps/client"
 	"github.com/eqvps/eqvps/wire"
 )
 
@@ -69,9 +68,9 @@ func (c *runCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return own(orSignal(ctx, err))
 	}
-	o, err := a.runJob(ctx, h.Client, j, c.JSON)
+	o, err := a.runJob(ctx, h, j, c.JSON)
 	err = errors.Join(err, h.close(ctx))
-	if o != nil {
+	if o.complete() {
 		err = errors.Join(err, c.tell(a, o, time.Since(began)))
 	}
 	if err != nil {
@@ -87,7 +86,7 @@ func (c *runCmd) job(a *app) (j job, err error) {
 	}
 	j.tariff = c.Tariff
 	if _, err := eqvps.DefaultTariffs.Find(c.Tariff); err != nil && os.Getenv(envBaseURL) == "" {
-		return j, usageError(sentence(err))
+		return j, usageFrom(err)
 	}
 	more, err := parseAll(c.Upload, parseUpload)
 	if err != nil {
@@ -158,42 +157,49 @@ func interpreterOf(name string) (string, error) {
 
 // outcome is how a run went.
 type outcome struct {
-	result *eqvps.ExecResult
-	ready  time.Duration // from asking for the sandbox to having it
-	record *wire.Sandbox // after its end
+	result *eqvps.ExecResult // nil: the command did not come to its end
+	ready  time.Duration     // from asking for the sandbox to having it
+	record *wire.Sandbox     // after its end; nil: it could not be deleted
 }
 
+func (o *outcome) complete() bool { return o != nil && o.result != nil && o.record != nil }
+
 // runJob does the job in a sandbox of its own, which is deleted in any case.
-func (a *app) runJob(ctx context.Context, c *client.Client, j job, capture bool) (o *outcome, err error) {
+func (a *app) runJob(ctx context.Context, h *host, j job, capture bool) (o *outcome, err error) {
 	idle, ttl := int64(runIdleTimeout/time.Second), int64(runTTL/time.Second)
 	began := time.Now()
-	sb, err := a.create(ctx, c, wire.CreateSandbox{Tariff: j.tariff, IdleTimeout: &idle, TTL: &ttl})
+	sb, err := a.create(ctx, h.Client, wire.CreateSandbox{Tariff: j.tariff, IdleTimeout: &idle, TTL: &ttl})
 	if err != nil {
 		return nil, orSignal(ctx, err)
 	}
 	o = &outcome{ready: time.Since(began)}
+	release, err := h.claim(sb.ID)
 	defer func() {
 		gone, cancel := context.WithTimeout(context.WithoutCancel(ctx), deleteTimeout)
 		defer cancel()
 		var derr error
-		if o.record, derr = c.Delete(gone, sb.ID); derr != nil {
+		if o.record, derr = h.Delete(gone, sb.ID); derr != nil {
+			o.record = nil
 			derr = fmt.Errorf("the sandbox %s could not be deleted and ends by itself within %s: %w", sb.ID, span(runIdleTimeout), derr)
+		} else {
+			release()
 		}
-		if err = errors.Join(err, derr); err != nil {
-			o = nil
-		}
+		err = errors.Join(err, derr)
 	}()
+	if err != nil {
+		return o, err
+	}
 	for _, u := range j.uploads {
-		if _, err := a.upload(ctx, c, sb.ID, u.transfer, u.mode); err != nil {
+		if _, err := a.upload(ctx, h.Client, sb.ID, u.transfer, u.mode); err != nil {
 			return o, err
 		}
 	}
-	if o.result, err = a.exec(ctx, c, sb.ID, j.req, capture); err != nil {
+	if o.result, err = a.exec(ctx, h.Client, sb.ID, j.req, capture); err != nil {
 		return o, err
 	}
 	var errs []error
 	for _, t := range j.outputs {
-		if _, _, err := a.download(ctx, c, sb.ID, t); err != nil {
+		if _, _, err := a.download(ctx, h.Client, sb.ID, t); err != nil {
 			errs = append(errs, err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -128,7 +129,7 @@ func (c *getCmd) Run(ctx context.Context, a *app) error {
 		{"state", stateOf(*sb)},
 		{"tariff", fmt.Sprintf("%s, %s an hour", sb.Tariff, eqvps.MicroUSD(sb.HourlyMicroUSD))},
 		{"image", sb.Image},
-		{"variables", fmt.Sprint(sb.EnvKeys)},
+		{"variables", orDash(new(strings.Join(sb.EnvKeys, " ")))},
 		{"created", stamp(sb.CreatedAt, now)},
 		{"last used", stamp(sb.LastActiveAt, now)},
 		{"ended", stamp(timeOrZero(sb.EndedAt), now)},
@@ -193,7 +194,7 @@ func (c *uploadCmd) Run(ctx context.Context, a *app) error {
 	}
 	mode, err := eqvps.ParseMode(c.Mode)
 	if err != nil {
-		return usageError(sentence(err))
+		return usageFrom(err)
 	}
 	if c.Mode == "" {
 		mode = 0

@@ -37,6 +37,9 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 		Listen: c.Listen, Data: a.data, Images: a.images, Logger: log,
 		Progress: func(what string) { log.Info(what) },
 	})
+	if errors.Is(err, errLocked) {
+		return fmt.Errorf("another server uses the data folder %s; stop it, or choose another with --data", a.data)
+	}
 	if err != nil {
 		return orSignal(ctx, err)
 	}
@@ -68,7 +71,7 @@ func imageError(err error) error {
 // not promise is in the log already.
 func (c *serveCmd) announce(a *app, s *Server) {
 	info := s.node.Info()
-	a.note("eqvps %s serves http://%s%s and %s", eqvps.Version, s.Addr(), wire.Prefix, s.SocketPath())
+	a.note("version %s listens on http://%s%s and %s", eqvps.Version, s.Addr(), wire.Prefix, s.SocketPath())
 	a.note("machines run on %s %s with %s. %s", info.Monitor, info.Version, info.Accel, info.Reason)
 	a.note("the administrator's token is in %s/%s", a.data, adminTokenName)
 	if host, _, err := net.SplitHostPort(s.Addr()); err == nil && !net.ParseIP(host).IsLoopback() {
