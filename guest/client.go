@@ -66,12 +66,7 @@ func Renew(ctx context.Context, dial DialFunc, id Identity) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	hello, err := id.hello(time.Now()) // as late as can be
-	if err != nil {
-		hs.Close()
-		return nil, err
-	}
-	return begin(ctx, hs, hello)
+	return begin(ctx, hs, id.hello(time.Now())) // the time as late as can be
 }
 
 func knock(ctx context.Context, dial DialFunc) (*channel.Handshake, error) {
@@ -135,9 +130,13 @@ type Pong struct {
 
 // Ping asks for a sign of life.
 func (c *Client) Ping(ctx context.Context) (Pong, error) {
-	var p wire.Pong
-	if err := c.ask(ctx, http.MethodGet, wire.PathPing, nil, nil, &p); err != nil {
+	b, err := c.call(ctx, wire.MaxReply, http.MethodGet, wire.PathPing, nil, nil)
+	if err != nil {
 		return Pong{}, err
+	}
+	var p wire.Pong
+	if err := p.Decode(b); err != nil {
+		return Pong{}, unreachable(fmt.Errorf("the guest's answer to a ping: %w", err))
 	}
 	return Pong{Version: p.Version, Uptime: time.Duration(p.UptimeNS), Clock: time.Unix(0, p.UnixNano)}, nil
 }
@@ -200,8 +199,6 @@ func (c *Client) ask(ctx context.Context, method, path string, query url.Values,
 }
 
 func (c *Client) askUpTo(ctx context.Context, limit int64, method, path string, query url.Values, in, out any) error {
-	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
-	defer cancel()
 	var body []byte
 	if in != nil {
 		var err error
@@ -209,23 +206,31 @@ func (c *Client) askUpTo(ctx context.Context, limit int64, method, path string, 
 			return eqvps.WrapError(eqvps.CodeInternal, err)
 		}
 	}
-	res, err := c.send(ctx, method, path, query, int64(len(body)), bytes.NewReader(body))
-	if err != nil {
+	b, err := c.call(ctx, limit, method, path, query, body)
+	if err != nil || out == nil {
 		return err
-	}
-	defer res.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
-	if err != nil {
-		return unreachable(err)
-	}
-	if int64(len(b)) > limit {
-		return unreachable(fmt.Errorf("the guest's answer to %s has more than %d bytes", path, limit))
-	}
-	if out == nil {
-		return nil
 	}
 	if err := json.Unmarshal(b, out); err != nil {
 		return unreachable(fmt.Errorf("the guest's answer to %s: %w", path, err))
 	}
 	return nil
+}
+
+// call makes a request and returns the whole answer.
+func (c *Client) call(ctx context.Context, limit int64, method, path string, query url.Values, body []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
+	defer cancel()
+	res, err := c.send(ctx, method, path, query, int64(len(body)), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
+	if err != nil {
+		return nil, unreachable(err)
+	}
+	if int64(len(b)) > limit {
+		return nil, unreachable(fmt.Errorf("the guest's answer to %s has more than %d bytes", path, limit))
+	}
+	return b, nil
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -80,10 +79,7 @@ func execBody(req *eqvps.ExecRequest) ([]byte, error) {
 	for _, arg := range req.Argv {
 		h.Argv = append(h.Argv, []byte(arg))
 	}
-	b, err := json.Marshal(h)
-	if err != nil {
-		return nil, err
-	}
+	b := h.Encode()
 	if len(b) > wire.MaxHead {
 		return nil, eqvps.Errorf(eqvps.CodeTooLarge, "The command is larger than allowed.")
 	}

@@ -2,7 +2,6 @@ package guest
 
 import (
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"strings"
 	"time"
@@ -37,17 +36,17 @@ func (id *Identity) validate() error {
 	return nil
 }
 
-func (id *Identity) hello(now time.Time) ([]byte, error) {
+func (id *Identity) hello(now time.Time) []byte {
 	seed := make([]byte, EntropyBytes)
 	rand.Read(seed)
 	machine := id.MachineID
 	if machine == "" {
 		machine = newMachineID()
 	}
-	return json.Marshal(wire.Identity{
+	return wire.Identity{
 		Entropy: seed, UnixNano: now.UnixNano(), Hostname: id.Hostname,
 		MachineID: machine, Env: wire.EnvList(id.Env),
-	})
+	}.Encode()
 }
 
 func newMachineID() string {

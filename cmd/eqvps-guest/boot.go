@@ -21,9 +21,6 @@ const cgroupDir = "/sys/fs/cgroup/eqvps"
 // diskWait is how long a disk may take to appear.
 const diskWait = 5 * time.Second
 
-// bootName is the host name until the machine gets its own.
-const bootName = "eqvps"
-
 // boot turns the initial file system into a running machine.
 func boot() error {
 	for _, step := range []struct {
@@ -37,9 +34,6 @@ func boot() error {
 		{"limits", setLimits},
 		{"cgroups", setupCgroups},
 		{"network", setupNetwork},
-		{"identity", func() error {
-			return errors.Join(unix.Sethostname([]byte(bootName)), writeIdentity(bootName, ""))
-		}},
 	} {
 		if err := step.do(); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)

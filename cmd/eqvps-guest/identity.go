@@ -2,10 +2,10 @@ package main
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -14,49 +14,75 @@ import (
 	"github.com/eqvps/eqvps/guest/agent"
 )
 
-// identity is what makes this machine one of its own.
+// bootName is the host name until the machine gets its own: as long as that of
+// a sandbox, so that a file which carries it keeps its length.
+const bootName = "sb-00000000000000000000"
+
+// identity is where this machine keeps what makes it one of its own. All of it
+// is opened at boot: a clone then writes in place, and neither looks up paths
+// nor copies files up from the image.
 type identity struct {
-	agent.Identity
-	env []string
+	random                     *os.File
+	hostname, hosts, machineID *os.File
 }
 
-func parseIdentity(hello []byte) (*identity, error) {
-	if len(hello) == 0 {
-		return nil, errors.New("an identity is needed")
+func openIdentity() (*identity, error) {
+	id := &identity{}
+	for _, f := range []struct {
+		p    **os.File
+		name string
+		flag int
+		mode os.FileMode
+	}{
+		{&id.random, "/dev/urandom", os.O_WRONLY, 0},
+		{&id.hostname, "/etc/hostname", os.O_WRONLY | os.O_CREATE, 0o644},
+		{&id.hosts, "/etc/hosts", os.O_WRONLY | os.O_CREATE, 0o644},
+		{&id.machineID, "/etc/machine-id", os.O_WRONLY | os.O_CREATE, 0o444},
+	} {
+		var err error
+		if *f.p, err = os.OpenFile(f.name, f.flag, f.mode); err != nil {
+			return nil, err
+		}
 	}
-	var id identity
-	if err := json.Unmarshal(hello, &id.Identity); err != nil {
+	if err := unix.Sethostname([]byte(bootName)); err != nil {
 		return nil, err
 	}
-	for _, kv := range id.Env {
-		id.env = append(id.env, string(kv))
-	}
-	return &id, nil
+	return id, id.write(bootName, strings.Repeat("0", 32))
 }
 
-// apply takes the identity. Randomness comes first: whatever follows may need
+// renew takes an identity. Randomness comes first: whatever follows may need
 // it.
-func (id *identity) apply() error {
-	if err := addEntropy(id.Entropy); err != nil {
+func (id *identity) renew(to agent.Identity) error {
+	if err := addEntropy(int(id.random.Fd()), to.Entropy); err != nil {
 		return fmt.Errorf("entropy: %w", err)
 	}
-	if err := setClock(time.Unix(0, id.UnixNano)); err != nil {
+	if err := setClock(time.Unix(0, to.UnixNano)); err != nil {
 		return fmt.Errorf("clock: %w", err)
 	}
-	if err := unix.Sethostname([]byte(id.Hostname)); err != nil {
+	if err := unix.Sethostname([]byte(to.Hostname)); err != nil {
 		return fmt.Errorf("host name: %w", err)
 	}
-	return writeIdentity(id.Hostname, id.MachineID)
+	return id.write(to.Hostname, to.MachineID)
 }
 
-// writeIdentity writes the files that carry a machine's name. They are written
-// in place: boot has made them the sandbox's own already, so this is cheap.
-func writeIdentity(hostname, machineID string) error {
+func (id *identity) write(hostname, machineID string) error {
 	return errors.Join(
-		os.WriteFile("/etc/hostname", []byte(hostname+"\n"), 0o644),
-		os.WriteFile("/etc/hosts", []byte("127.0.0.1\tlocalhost\n127.0.1.1\t"+hostname+"\n::1\tlocalhost ip6-localhost ip6-loopback\n"), 0o644),
-		os.WriteFile("/etc/machine-id", []byte(machineID+"\n"), 0o444),
+		rewrite(id.hostname, hostname+"\n"),
+		rewrite(id.hosts, "127.0.0.1\tlocalhost\n127.0.1.1\t"+hostname+"\n::1\tlocalhost ip6-localhost ip6-loopback\n"),
+		rewrite(id.machineID, machineID+"\n"),
 	)
+}
+
+// rewrite gives a file a new content in place.
+func rewrite(f *os.File, content string) error {
+	if _, err := f.WriteAt([]byte(content), 0); err != nil {
+		return err
+	}
+	st, err := f.Stat()
+	if err != nil || st.Size() == int64(len(content)) {
+		return err
+	}
+	return f.Truncate(int64(len(content)))
 }
 
 func setClock(t time.Time) error {
@@ -73,15 +99,10 @@ const (
 // addEntropy mixes fresh bytes into the kernel's pool, credits them in full,
 // and has the generator and every state derived from it start anew at once.
 // All clones of a snapshot give the same random bytes until this is done.
-func addEntropy(seed []byte) error {
+func addEntropy(fd int, seed []byte) error {
 	if len(seed) < 32 {
 		return fmt.Errorf("%d bytes; at least 32 are needed", len(seed))
 	}
-	fd, err := unix.Open("/dev/urandom", unix.O_WRONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
 	// struct rand_pool_info: bits, bytes, data.
 	info := binary.NativeEndian.AppendUint32(nil, uint32(8*len(seed)))
 	info = binary.NativeEndian.AppendUint32(info, uint32(len(seed)))

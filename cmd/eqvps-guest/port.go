@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -24,15 +23,14 @@ const portName = "org.eqvps.guest.0"
 // does wake the port's waiters when the host comes or goes, and the Go
 // runtime's poller is edge-triggered: it sleeps until then.
 type port struct {
-	fd   int
 	f    *os.File
 	raw  syscall.RawConn
 	gone bool // the last read found nobody at the other end
 }
 
-// findPort opens the port by its name: its device is /dev/vportNpM, and N is
+// openPort opens the port by its name: its device is /dev/vportNpM, and N is
 // not always 0.
-func findPort() (*port, error) {
+func openPort() (*port, error) {
 	names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
 	if err != nil {
 		return nil, err
@@ -53,8 +51,7 @@ func findPort() (*port, error) {
 }
 
 func newPort(fd int) (*port, error) {
-	unix.CloseOnExec(fd)
-	p := &port{fd: fd, f: os.NewFile(uintptr(fd), portName)}
+	p := &port{f: os.NewFile(uintptr(fd), portName)}
 	if p.f == nil {
 		return nil, errors.New("bad descriptor of the port")
 	}
@@ -93,16 +90,3 @@ func (p *port) Read(b []byte) (n int, err error) {
 }
 
 func (p *port) Write(b []byte) (int, error) { return p.f.Write(b) }
-
-// become replaces this process by another part of this program, which keeps
-// the port and the descriptors given. It returns on failure only.
-func (p *port) become(part string, extra ...int) error {
-	argv := []string{"/init", part}
-	for _, fd := range append([]int{p.fd}, extra...) {
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
-			return err
-		}
-		argv = append(argv, strconv.Itoa(fd))
-	}
-	return fmt.Errorf("%s: %w", part, syscall.Exec("/proc/self/exe", argv, nil))
-}

@@ -257,32 +257,61 @@ func memfile(name, content string) (int, error) {
 	return fd, nil
 }
 
-// buffers holds frames of output.
-var buffers = sync.Pool{New: func() any { return new([wire.FrameHeader + wire.MaxFrame]byte) }}
+// buffers holds frames of output. With the multiplexer's header, a full one
+// fills two of the channel's frames.
+var buffers = sync.Pool{New: func() any { return new(buffer) }}
+
+type buffer [wire.FrameHeader + 63<<10]byte
+
+// A command that prints in small pieces would be read in small pieces, at the
+// price of several process switches each. So output that follows output within
+// gatherAfter waits for gatherFor, that more may come; what follows silence
+// goes out at once.
+const (
+	gatherAfter = 3 * time.Millisecond
+	gatherFor   = time.Millisecond
+)
 
 // pump copies a pipe to emit until its end, or until it has a deadline: then
 // what lies in the pipe at that moment is the rest.
 func pump(f *os.File, kind byte, emit emitFunc) error {
-	buf := buffers.Get().(*[wire.FrameHeader + wire.MaxFrame]byte)
+	buf := buffers.Get().(*buffer)
 	defer buffers.Put(buf)
 	send := func(n int) error {
 		wire.PutFrameHeader(buf[:], kind, n)
 		return emit(buf[:wire.FrameHeader+n])
 	}
+	data := buf[wire.FrameHeader:]
+	var last time.Time
 	for {
-		n, err := f.Read(buf[wire.FrameHeader:])
+		n, err := f.Read(data)
 		if n > 0 {
+			if n < len(data)/2 && time.Since(last) < gatherAfter {
+				time.Sleep(gatherFor)
+				n += readMore(f, data[n:])
+			}
 			if err := send(n); err != nil {
 				return err
 			}
+			last = time.Now()
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return drain(f, buf[wire.FrameHeader:], send)
+			return drain(f, data, send)
 		}
 		if err != nil {
 			return nil
 		}
 	}
+}
+
+// readMore reads what is there, and nothing else.
+func readMore(f *os.File, p []byte) (n int) {
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = rc.Control(func(fd uintptr) { n, _ = unix.Read(int(fd), p) })
+	return max(n, 0)
 }
 
 func drain(f *os.File, buf []byte, send func(n int) error) error {

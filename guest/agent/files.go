@@ -147,7 +147,7 @@ func (a *Agent) upload(w http.ResponseWriter, r *http.Request) error {
 			_ = os.Remove(tmp.Name())
 		}
 	}()
-	buf := buffers.Get().(*[wire.FrameHeader + wire.MaxFrame]byte)
+	buf := buffers.Get().(*buffer)
 	defer buffers.Put(buf)
 	n, err := io.CopyBuffer(struct{ io.Writer }{tmp}, io.LimitReader(r.Body, eqvps.MaxFileBytes+1), buf[:])
 	if err != nil {
@@ -245,11 +245,10 @@ func (a *Agent) download(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	w.Header()["Date"] = nil
+	bareHeader(w)
 	w.Header().Set(wire.HeaderEntry, string(head))
-	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Length", strconv.FormatInt(e.Size, 10))
-	buf := buffers.Get().(*[wire.FrameHeader + wire.MaxFrame]byte)
+	buf := buffers.Get().(*buffer)
 	defer buffers.Put(buf)
 	// A file that ends early ends the connection early, and so fails there.
 	_, _ = io.CopyBuffer(struct{ io.Writer }{w}, io.LimitReader(content, e.Size), buf[:])

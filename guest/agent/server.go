@@ -10,6 +10,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,23 +24,24 @@ import (
 
 // Config is what an agent needs to know of its machine.
 type Config struct {
-	Version     int      // of the protocol
-	CgroupDir   string   // commands get a cgroup each below this one
-	Environment string   // file of variables for every command; see EnvironmentFile
-	OOMScore    int      // open /proc/self/oom_score_adj, or -1 where the agent is not protected
-	Env         []string // the sandbox's own variables, NAME=VALUE
-	// SetClock sets the machine's clock; Shutdown ends the machine.
+	Version     int    // of the protocol
+	CgroupDir   string // commands get a cgroup each below this one
+	Environment string // file of variables for every command; see EnvironmentFile
+	OOMScore    int    // open /proc/self/oom_score_adj, or -1 where the agent is not protected
+	// Renew takes an identity, SetClock sets the machine's clock, Shutdown ends
+	// the machine.
+	Renew    func(Identity) error
 	SetClock func(time.Time) error
 	Shutdown func()
 }
 
 // Agent serves sessions.
 type Agent struct {
-	cfg    Config
-	run    *runner
-	env    atomic.Pointer[[]string] // base and sandbox's
-	frozen atomic.Bool
-	http   http.Server
+	cfg      Config
+	run      *runner
+	env      atomic.Pointer[[]string] // base and sandbox's
+	freezing atomic.Bool              // to the gate when the session ends
+	http     http.Server
 }
 
 // New makes an agent.
@@ -50,24 +52,20 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a := &Agent{cfg: cfg, run: &runner{groups: newCgroups(cfg.CgroupDir), reaper: newReaper(), null: null}}
 	a.run.reaper.score = cfg.OOMScore
-	a.SetEnv(cfg.Env)
+	a.setEnv(nil)
 	a.http.Handler = a.routes()
 	a.http.ErrorLog = log.New(io.Discard, "", 0)
 	return a, nil
 }
 
-// SetEnv replaces the sandbox's variables. They are kept in memory only.
-func (a *Agent) SetEnv(env []string) {
+// setEnv replaces the sandbox's variables. They are kept in memory only.
+func (a *Agent) setEnv(env []string) {
 	all := mergeEnv(readEnvironment(a.cfg.Environment), env)
 	a.env.Store(&all)
 }
 
-// Frozen reports whether the host has asked to freeze this machine: when its
-// session ends, the agent must make room for the gate.
-func (a *Agent) Frozen() bool { return a.frozen.Load() }
-
-// Serve handles one session until it ends.
-func (a *Agent) Serve(c net.Conn) {
+// serve handles one session until it ends.
+func (a *Agent) serve(c net.Conn) {
 	mux, err := channel.MuxGuest(c)
 	if err != nil {
 		_ = c.Close()
@@ -105,15 +103,24 @@ func reply(w http.ResponseWriter, v any) error {
 	if err != nil {
 		return err
 	}
+	return replyBytes(w, b)
+}
+
+// The agent's own answers need no dates and no guesses at their type.
+func bareHeader(w http.ResponseWriter) {
 	w.Header()["Date"] = nil
-	w.Header().Set("Content-Type", "application/json")
+	w.Header()["Content-Type"] = nil
+}
+
+func replyBytes(w http.ResponseWriter, b []byte) error {
+	bareHeader(w)
 	_, _ = w.Write(b)
 	return nil
 }
 
 func fail(w http.ResponseWriter, err error) {
 	b, _ := json.Marshal(wire.NewFailure(err))
-	w.Header().Set("Content-Type", "application/json")
+	bareHeader(w)
 	w.WriteHeader(eqvps.ErrorCode(err).Kind().Status)
 	_, _ = w.Write(b)
 }
@@ -123,7 +130,7 @@ func (a *Agent) ping(w http.ResponseWriter, r *http.Request) error {
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
 		return err
 	}
-	return reply(w, wire.Pong{Version: a.cfg.Version, UptimeNS: up.Nano(), UnixNano: time.Now().UnixNano()})
+	return replyBytes(w, wire.Pong{Version: a.cfg.Version, UptimeNS: up.Nano(), UnixNano: time.Now().UnixNano()}.Encode())
 }
 
 func (a *Agent) clock(w http.ResponseWriter, r *http.Request) error {
@@ -142,7 +149,7 @@ func (a *Agent) freeze(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	unix.Sync()
-	a.frozen.Store(true)
+	a.freezing.Store(true)
 	return reply(w, struct{}{})
 }
 
@@ -168,8 +175,10 @@ func (a *Agent) exec(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	c.env = mergeEnv(*a.env.Load(), c.env)
-	w.Header()["Date"] = nil
-	w.Header().Set("Content-Type", "application/octet-stream")
+	bareHeader(w)
+	// The last frame marks the end, so the answer needs no chunks, each of
+	// which would be three writes.
+	w.Header().Set("Transfer-Encoding", "identity")
 	var mu sync.Mutex
 	rc := http.NewResponseController(w)
 	emit := func(frame []byte) error {
@@ -184,15 +193,14 @@ func (a *Agent) exec(w http.ResponseWriter, r *http.Request) error {
 	if r.Context().Err() != nil {
 		return nil // nobody is there to be told
 	}
-	kind, last := byte(wire.FrameResult), any(res)
+	kind, last := byte(wire.FrameResult), res.Encode()
 	if err != nil {
-		kind, last = wire.FrameFailed, wire.NewFailure(err)
+		kind = wire.FrameFailed
+		if last, err = json.Marshal(wire.NewFailure(err)); err != nil {
+			return err
+		}
 	}
-	b, err := json.Marshal(last)
-	if err != nil {
-		return err
-	}
-	_ = emit(wire.Frame(kind, b))
+	_, _ = w.Write(wire.Frame(kind, last))
 	return nil
 }
 
@@ -210,7 +218,7 @@ func readCommand(body io.Reader) (command, error) {
 		return command{}, badRequest(err)
 	}
 	var h wire.ExecHead
-	if err := json.Unmarshal(head, &h); err != nil {
+	if err := h.Decode(head); err != nil {
 		return command{}, badRequest(err)
 	}
 	stdin, err := io.ReadAll(io.LimitReader(body, eqvps.MaxStdinBytes+1))
@@ -238,20 +246,40 @@ func badRequest(cause error) error {
 	return &eqvps.Error{Code: eqvps.CodeInvalidRequest, Message: "The request to the sandbox is not well formed.", Cause: cause}
 }
 
-// NewEndpoint returns the endpoint that serves this agent's sessions on port.
-func (a *Agent) NewEndpoint(port io.ReadWriter) *channel.Endpoint {
-	return &channel.Endpoint{Port: port, Version: a.cfg.Version, Serve: a.Serve}
-}
-
-// NewGate returns an endpoint that asks the host for an identity. Its Go must
-// not return but on failure.
-func NewGate(port io.ReadWriter, version int) *channel.Endpoint {
-	return &channel.Endpoint{Port: port, Version: version, AtGate: true}
+// Run serves the host on port until the port fails for good.
+func (a *Agent) Run(port io.ReadWriter) error {
+	ep := &channel.Endpoint{Port: port, Version: a.cfg.Version, Serve: a.serve}
+	ep.Go = func(hello []byte) error {
+		if len(hello) == 0 {
+			if ep.AtGate {
+				return errors.New("an identity is needed")
+			}
+			return nil
+		}
+		var id Identity
+		if err := id.Decode(hello); err != nil {
+			return err
+		}
+		if err := a.cfg.Renew(id); err != nil {
+			return err
+		}
+		a.setEnv(texts(id.Env))
+		ep.AtGate = false
+		return nil
+	}
+	ep.Ended = func() {
+		if a.freezing.Swap(false) {
+			a.setEnv(nil)
+			debug.FreeOSMemory()
+			ep.AtGate = true
+		}
+	}
+	return ep.Run()
 }
 
 // ErrHostGone is what a port's Read returns, once, when its host side is
-// closed.
+// closed. The next Read waits until there is a host.
 var ErrHostGone = channel.ErrHostGone
 
-// Identity is what the hello of a first session carries.
+// Identity is what makes a machine one of its own.
 type Identity = wire.Identity

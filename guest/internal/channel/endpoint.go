@@ -18,7 +18,8 @@ type Endpoint struct {
 	Version int
 	AtGate  bool // tell the host that an identity is needed
 	// Go takes the hello of a session that begins. Its error goes to the host.
-	Go func(session uint64, hello []byte) error
+	// It may change AtGate, as Ended may.
+	Go func(hello []byte) error
 	// Serve handles one session, in a goroutine of its own. The connection
 	// fails when the session ends.
 	Serve func(net.Conn)
@@ -29,13 +30,6 @@ type Endpoint struct {
 	session uint64
 	asked   bool // ACK is sent, GO is awaited
 	conn    *guestConn
-}
-
-// Resume goes on with a session whose GO was taken by the process that this
-// one replaced. Call it before Run.
-func (e *Endpoint) Resume(session uint64) error {
-	e.session = session
-	return e.begin(nil)
 }
 
 // Run reads frames until the port fails for good.
@@ -77,7 +71,7 @@ func (e *Endpoint) step(br *bufio.Reader) error {
 	case h.session != e.session:
 		// A stale session: not meant for us.
 	case h.kind == kindGO && e.asked:
-		return e.begin(e.Go(e.session, payload))
+		return e.begin(e.Go(payload))
 	case h.kind == kindBye:
 		e.end()
 	}

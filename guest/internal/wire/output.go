@@ -2,7 +2,6 @@ package wire
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"io"
 
@@ -14,7 +13,7 @@ import (
 const (
 	FrameStdout = byte(eqvps.Stdout)
 	FrameStderr = byte(eqvps.Stderr)
-	FrameResult = 3 // JSON of a Result
+	FrameResult = 3 // a Result
 	FrameFailed = 4 // JSON of a Failure: the agent could not do it
 
 	FrameHeader = 5
@@ -91,7 +90,7 @@ func ended(err error) error {
 
 func parseResult(data []byte) (Result, error) {
 	var r Result
-	if err := json.Unmarshal(data, &r); err != nil {
+	if err := r.Decode(data); err != nil {
 		return Result{}, err
 	}
 	if r.Code < 0 || r.Code > 255 || r.DurationNS < 0 || len(r.Signal) > 20 || !plain(r.Signal) {

@@ -2,8 +2,8 @@
 // HTTP: paths, bodies and bounds. Everything here is part of the numbered
 // protocol: a change of a field is a change of guest.Version.
 //
-// Bytes of the sandbox (paths, commands, variables) need not be UTF-8, so they
-// travel as base64 in JSON ([]byte), never as JSON strings.
+// Bytes of the sandbox (paths, commands, variables) need not be UTF-8. Where
+// they travel in JSON they are base64 ([]byte), never JSON strings.
 package wire
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/eqvps/eqvps"
 )
 
-// The calls. A body is JSON unless said otherwise.
+// The calls. A body is JSON, or where the type has an Encode, that.
 const (
 	PathPing     = "/ping"     // GET: Pong
 	PathClock    = "/clock"    // POST Clock
@@ -39,10 +39,10 @@ const (
 
 // Bounds.
 const (
-	// MaxHead bounds the JSON head of an exec: a command and an environment,
-	// in base64.
-	MaxHead = (eqvps.MaxCommandBytes+2*eqvps.MaxEnvBytes)*4/3 + 256<<10
-	// MaxReply bounds a JSON reply of the guest.
+	// MaxHead bounds the head of an exec: a command, its environment, and what
+	// tells where each argument ends.
+	MaxHead = 3*eqvps.MaxCommandBytes + 2*eqvps.MaxEnvBytes
+	// MaxReply bounds a reply of the guest.
 	MaxReply = 64 << 10
 	// MaxListing bounds the JSON of one page of a folder.
 	MaxListing = 16 << 20
@@ -74,7 +74,7 @@ type Clock struct {
 }
 
 // ExecHead starts the body of an exec: its length as 4 bytes, big endian, then
-// its JSON, then standard input to the end of the body.
+// itself, then standard input to the end of the body.
 type ExecHead struct {
 	Command   []byte
 	Argv      [][]byte
