@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/dustin/go-humanize"
 
@@ -80,7 +79,7 @@ func (c *imageListCmd) Run(a *app) error {
 		}
 		return a.json(list)
 	}
-	now := time.Now()
+	now := a.now()
 	rows := make([][]string, 0, len(list))
 	for _, img := range list {
 		rows = append(rows, []string{img.ID, img.Name, img.KernelRelease, humanize.Bytes(uint64(img.Size())), when(img.CreatedAt, now)})

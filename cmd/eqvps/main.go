@@ -14,13 +14,15 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
 )
 
 func main() {
 	ctx, stop := withSignals(context.Background())
-	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, now: time.Now}
+	code := a.run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)
 }
@@ -29,12 +31,12 @@ func main() {
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
+	now            func() time.Time
 	data, images   string // the server's folders on this machine, absolute
 }
 
 // run is one invocation, from its arguments to its exit code.
-func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
+func (a *app) run(ctx context.Context, args []string) (code int) {
 	// kong asks to exit in the middle of parsing after --help.
 	type exit int
 	defer func() {
@@ -50,7 +52,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	parser := kong.Must(&g,
 		kong.Name("eqvps"),
 		kong.Description(description),
-		kong.Writers(stdout, stderr),
+		kong.Writers(a.stdout, a.stderr),
 		kong.Exit(func(code int) { panic(exit(code)) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
 		kong.Vars(grammarVars()),

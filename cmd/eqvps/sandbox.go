@@ -65,7 +65,7 @@ func (c *listCmd) Run(ctx context.Context, a *app) error {
 	if c.JSON {
 		return a.json(list)
 	}
-	now := time.Now()
+	now := a.now()
 	rows := make([][]string, 0, len(list))
 	for _, sb := range list {
 		rows = append(rows, []string{
@@ -123,7 +123,7 @@ func (c *getCmd) Run(ctx context.Context, a *app) error {
 			Usage *wire.Usage `json:"usage"`
 		}{sb, use})
 	}
-	now := time.Now()
+	now := a.now()
 	return a.fields([][2]string{
 		{"id", sb.ID},
 		{"state", stateOf(*sb)},

@@ -55,7 +55,7 @@ func (c *tokenListCmd) Run(ctx context.Context, a *app) error {
 	if c.JSON {
 		return a.json(list.Data)
 	}
-	now := time.Now()
+	now := a.now()
 	rows := make([][]string, 0, len(list.Data))
 	for _, t := range list.Data {
 		rows = append(rows, []string{
