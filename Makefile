@@ -23,7 +23,7 @@ GOBUILD := go build -ldflags "-s -w"
 # Packages whose tests start machines or make networks: as root, one package at
 # a time. The others are pure and run under the race
 # detector, which needs a C compiler.
-MACHINE_TESTS := /(network|node|guest(/.*)?|vmm/qemu|vmm/vmmtest(/.*)?|cmd/eqvps-guest|e2e)$$
+MACHINE_TESTS := /(network|node|guest(/.*)?|vmm/qemu|vmm/vmmtest(/.*)?|cmd/eqvps|cmd/eqvps-guest)$$
 UNIT_TESTS := $(if $(shell command -v gcc),CGO_ENABLED=1 go test -race,go test)
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
