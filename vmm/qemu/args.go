@@ -39,7 +39,6 @@ func machineArgs(h *host, spec vmm.Spec, share bool) ([]string, error) {
 		// ioapic2 the device in the first slot gets no interrupts.
 		"-machine", "microvm,memory-backend=ram,acpi=on,ioapic2=off,pit=on,pic=on,rtc=on,pcie=off,usb=off," +
 			"isa-serial=on,suppress-vmdesc=on,x-option-roms=off,auto-kernel-cmdline=off,graphics=off,dump-guest-core=off,mem-merge=off",
-		"-bios", "qboot.rom",
 		"-smp", strconv.Itoa(spec.VCPUs),
 		"-m", strconv.Itoa(spec.MemoryMiB) + "M",
 		"-object", fmt.Sprintf("memory-backend-file,id=ram,size=%dM,mem-path=/proc/self/fd/%d,share=%s", spec.MemoryMiB, fdMemory, onOff(share)),

@@ -9,10 +9,15 @@ import (
 	"github.com/eqvps/eqvps/vmm/vmmtest"
 )
 
-func TestContract(t *testing.T) {
-	vmmtest.Run(t, vmmtest.Factory{
-		New:       func() vmm.Monitor { return qemu.New() },
+func factory(t testing.TB) vmmtest.Factory {
+	monitor := qemu.New()
+	return vmmtest.Factory{
+		New:       func() vmm.Monitor { return monitor },
 		Image:     vmmtest.BuildImage(t),
 		Terminate: func(h vmm.Handle) error { return syscall.Kill(h.PID, syscall.SIGKILL) },
-	})
+	}
 }
+
+func TestContract(t *testing.T) { vmmtest.Run(t, factory(t)) }
+
+func BenchmarkRestore(b *testing.B) { vmmtest.BenchmarkRestore(b, factory(b)) }

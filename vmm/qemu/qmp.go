@@ -2,6 +2,7 @@ package qemu
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -77,6 +78,7 @@ func converse(ctx context.Context, dir string) (*conversation, error) {
 	}
 	lines := bufio.NewScanner(conn)
 	lines.Buffer(nil, maxQMPLine)
+	lines.Split(wholeLines)
 	c := &conversation{ctx: ctx, conn: conn, lines: lines}
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	c.cancel = func() {
@@ -85,6 +87,15 @@ func converse(ctx context.Context, dir string) (*conversation, error) {
 		conn.Close()
 	}
 	return c, nil
+}
+
+// wholeLines splits like bufio.ScanLines, but drops a last line that was cut
+// off by a deadline or the monitor's end.
+func wholeLines(data []byte, _ bool) (advance int, token []byte, err error) {
+	if i := bytes.IndexByte(data, '\n'); i >= 0 {
+		return i + 1, data[:i], nil
+	}
+	return 0, nil, nil
 }
 
 func (c *conversation) close() { c.cancel() }

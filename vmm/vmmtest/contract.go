@@ -296,7 +296,7 @@ func (f Factory) testNoSnapshotOfACopy(t *testing.T, s snapshot) {
 }
 
 // restore starts a copy and kills it at the end of the test.
-func (f Factory) restore(t *testing.T, spec vmm.Spec) vmm.Machine {
+func (f Factory) restore(t testing.TB, spec vmm.Spec) vmm.Machine {
 	t.Helper()
 	m, err := f.New().Restore(t.Context(), spec)
 	if err != nil {
@@ -306,7 +306,7 @@ func (f Factory) restore(t *testing.T, spec vmm.Spec) vmm.Machine {
 	return m
 }
 
-func (f Factory) boot(t *testing.T, spec vmm.Spec) vmm.Machine {
+func (f Factory) boot(t testing.TB, spec vmm.Spec) vmm.Machine {
 	t.Helper()
 	m, err := f.New().Boot(t.Context(), spec)
 	if err != nil {
@@ -316,7 +316,7 @@ func (f Factory) boot(t *testing.T, spec vmm.Spec) vmm.Machine {
 	return m
 }
 
-func killAtEnd(t *testing.T, m vmm.Machine) {
+func killAtEnd(t testing.TB, m vmm.Machine) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()

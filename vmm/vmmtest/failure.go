@@ -17,7 +17,7 @@ import (
 var lastMachine atomic.Uint64
 
 // bootSpec is a machine of two processors whose memory file is in dir.
-func (f Factory) bootSpec(t *testing.T, dir string) vmm.Spec {
+func (f Factory) bootSpec(t testing.TB, dir string) vmm.Spec {
 	t.Helper()
 	return vmm.Spec{
 		ID:         fmt.Sprintf("test-%d-%d", os.Getpid(), lastMachine.Add(1)),
@@ -32,7 +32,7 @@ func (f Factory) bootSpec(t *testing.T, dir string) vmm.Spec {
 }
 
 // restoreSpec is a copy of the snapshot with an upper disk of its own.
-func (f Factory) restoreSpec(t *testing.T, s snapshot) vmm.Spec {
+func (f Factory) restoreSpec(t testing.TB, s snapshot) vmm.Spec {
 	t.Helper()
 	spec := f.bootSpec(t, t.TempDir())
 	spec.MemoryFile = ""
@@ -56,7 +56,7 @@ func (s snapshot) disks(upper string) []vmm.Disk {
 	}
 }
 
-func writeDisk(t *testing.T, path, text string) {
+func writeDisk(t testing.TB, path, text string) {
 	t.Helper()
 	block := make([]byte, 1<<20)
 	copy(block, text)

@@ -15,7 +15,7 @@ import (
 
 // guest is one session with the test guest.
 type guest struct {
-	t     *testing.T
+	t     testing.TB
 	conn  net.Conn
 	lines chan string // closed when the connection ends
 }
@@ -25,7 +25,7 @@ var nonce atomic.Uint64
 // dialGuest connects and synchronizes: the guest may swallow the first bytes
 // of a session, or still send those of the last one, so a ping with a number of
 // its own is repeated until its answer comes, and what comes before is dropped.
-func dialGuest(t *testing.T, m vmm.Machine) *guest {
+func dialGuest(t testing.TB, m vmm.Machine) *guest {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -112,4 +112,13 @@ func (g *guest) expect(line, want string) {
 	if got := g.ask(line); got != want {
 		g.t.Errorf("%q answers %q, want %q", line, got, want)
 	}
+}
+
+// Ask opens the guest channel of a machine that runs the program testguest,
+// gives one command and returns the answer.
+func Ask(t testing.TB, m vmm.Machine, command string) string {
+	t.Helper()
+	g := dialGuest(t, m)
+	defer g.conn.Close()
+	return g.ask(command)
 }
