@@ -233,20 +233,6 @@ func (s *Server) Addr() string {
 // Failed tells when the server can no longer accept connections.
 func (s *Server) Failed() <-chan error { return s.failed }
 
-// Drain waits until no sandbox runs, or ctx ends.
-func (s *Server) Drain(ctx context.Context) error {
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for s.svc.Live() > 0 {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
-	}
-	return nil
-}
-
 // shutdownGrace is what requests under way get to finish.
 const shutdownGrace = 5 * time.Second
 
