@@ -69,7 +69,7 @@ func isMonitor(pid int, h vmm.Handle) bool {
 	for i := range args {
 		if i > 0 && args[i-1] == "-name" && args[i] == h.ID {
 			for _, variable := range procStrings(pid, "environ") {
-				if variable == dirVariable+"="+h.Dir {
+				if variable == vmm.DirVariable+"="+h.Dir {
 					return true
 				}
 			}

@@ -27,7 +27,7 @@ const Name = "qemu"
 
 const (
 	binary     = "qemu-system-x86_64"
-	oldestText = "7.2"
+	oldestText = "7.2" // parseVersion compares with it
 )
 
 // Monitor starts machines with QEMU. The zero value is not usable; call New.
@@ -61,6 +61,7 @@ func (m *Monitor) Info(ctx context.Context) (vmm.Info, error) {
 		Accel:    h.accel.name,
 		CPUModel: h.accel.cpu,
 		Reason:   h.accel.reason,
+		Warnings: []string{"QEMU runs with the rights of this server, confined by its own system call filter and in no jail."},
 	}
 	if h.accel.name == "tcg" {
 		info.Warnings = append(info.Warnings,

@@ -66,7 +66,7 @@ func TestHostileMonitor(t *testing.T) {
 		"greets only":       {write(greeting), "deadline exceeded"},
 		"sends events only": {endless(`{"event": "RTC_CHANGE"}` + "\n"), "deadline exceeded"},
 		"answers others":    {endless(`{"return": {}, "id": "1-1"}` + "\n"), "deadline exceeded"},
-		"never ends a line": {endless("x"), "more than 1048576 bytes"},
+		"never ends a line": {endless(strings.Repeat("x", 4096)), "more than 1048576 bytes"},
 		"sends no JSON":     {write("hello\n"), "no QMP"},
 		"sends other JSON":  {write("[1]\n"), "no QMP"},
 		"hangs up":          {func(net.Conn) {}, errHungUp.Error()},

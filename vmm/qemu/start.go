@@ -19,9 +19,6 @@ import (
 )
 
 const (
-	// dirVariable is the one environment variable of a monitor: its folder,
-	// by which Adopt finds it again.
-	dirVariable = "EQVPS_MACHINE_DIR"
 	// maxMessages bounds what a monitor may print on its standard error.
 	maxMessages = 64 << 10
 	// killTimeout bounds the wait for a killed process: the kernel frees its
@@ -213,7 +210,7 @@ func spawn(h *host, spec vmm.Spec, args []string, files []*os.File, messages *os
 	pidfd := -1
 	cmd := exec.Command(h.path, args...)
 	cmd.Dir = "/"
-	cmd.Env = []string{dirVariable + "=" + spec.Dir}
+	cmd.Env = []string{vmm.DirVariable + "=" + spec.Dir} // and nothing of ours
 	cmd.Stderr = messages
 	cmd.ExtraFiles = append([]*os.File{control, guest}, files...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}

@@ -136,8 +136,11 @@ func do(line string, value *string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		_, err = os.Stdout.Write(bytes.Repeat([]byte("0123456789abcde\n"), n/16))
-		return "ok", err
+		if _, err := os.Stdout.Write(bytes.Repeat([]byte("0123456789abcde\n"), n/16)); err != nil {
+			return "", err
+		}
+		// The terminal buffers: wait until the serial port has sent it all.
+		return "ok", unix.IoctlSetInt(1, unix.TCSBRK, 1)
 	case "read":
 		f, err := os.Open("/dev/" + rest)
 		if err != nil {
