@@ -3,12 +3,8 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/eqvps/eqvps/network"
 	"github.com/eqvps/eqvps/vmm"
@@ -64,54 +60,20 @@ func (n *Node) cancelStart(ctx context.Context, id string) error {
 }
 
 // killMonitor ends the monitor that the record names, or, where its maker died
-// before writing that down, every monitor of the machine's folder.
+// before writing that down, the one that was started for it in its folder.
 func (n *Node) killMonitor(ctx context.Context, r *record, dir string) error {
-	if r.Handle != nil {
-		vm, err := n.monitor.Adopt(ctx, *r.Handle)
-		if errors.Is(err, vmm.ErrGone) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return errors.Join(vm.Kill(ctx), vm.Close())
+	h := r.Handle
+	if h == nil {
+		h = &vmm.Handle{Monitor: n.info.Monitor, ID: r.ID, Dir: filepath.Join(dir, runDir)}
 	}
-	pids, err := monitorsOf(filepath.Join(dir, runDir))
-	if err != nil {
-		return err
-	}
-	for _, pid := range pids {
-		if err := killAndWait(ctx, pid); err != nil {
-			return fmt.Errorf("process %d: %w", pid, err)
-		}
-	}
-	return nil
-}
-
-// killAndWait ends a process that need not be our child.
-func killAndWait(ctx context.Context, pid int) error {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, syscall.ESRCH) {
+	vm, err := n.monitor.Adopt(ctx, *h)
+	if errors.Is(err, vmm.ErrGone) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return err
-	}
-	for ctx.Err() == nil {
-		// A short wait only bounds how late a cancelled ctx is noticed.
-		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 100)
-		if ready > 0 {
-			return nil
-		}
-		if err != nil && !errors.Is(err, syscall.EINTR) {
-			return err
-		}
-	}
-	return ctx.Err()
+	return errors.Join(vm.Kill(ctx), vm.Close())
 }
 
 // freeSlot removes a machine's network slot, also one that is not whole.

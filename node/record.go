@@ -1,13 +1,11 @@
 package node
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"github.com/eqvps/eqvps/vmm"
@@ -85,30 +83,4 @@ func (n *Node) Records() ([]string, error) {
 		ids = append(ids, e.Name())
 	}
 	return ids, nil
-}
-
-// monitorsOf returns the processes that were started as monitors in dir. Every
-// monitor carries its folder in its environment, so this finds one that was
-// started by a process that died before it could write down which.
-func monitorsOf(dir string) ([]int, error) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil, err
-	}
-	mark := []byte(vmm.DirVariable + "=" + dir + "\x00")
-	var pids []int
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		env, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
-		if err != nil {
-			continue // it has just ended
-		}
-		if bytes.HasPrefix(env, mark) || bytes.Contains(env, append([]byte{0}, mark...)) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids, nil
 }
