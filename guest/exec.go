@@ -19,6 +19,11 @@ import (
 // reported as ended.
 const execGrace = 5 * time.Second
 
+// settle is how long a guest is left alone before its snapshot: whatever it
+// still has to do, the end of this very session included, it would otherwise
+// do in each of its clones, on the way to their first answer.
+const settle = 2 * time.Second
+
 // errOverdue is the cause when a guest does not end a command at its timeout.
 var errOverdue = errors.New("the guest did not end the command at its timeout")
 
@@ -141,7 +146,13 @@ func (c *Client) Prepare(ctx context.Context, dial DialFunc, commands []string) 
 		atGate := hs.AtGate
 		hs.Close()
 		if atGate {
-			return nil
+			break
 		}
+	}
+	select {
+	case <-time.After(settle):
+		return nil
+	case <-ctx.Done():
+		return unreachable(context.Cause(ctx))
 	}
 }

@@ -18,29 +18,37 @@ import (
 // a sandbox, so that a file which carries it keeps its length.
 const bootName = "sb-00000000000000000000"
 
-// identity is where this machine keeps what makes it one of its own. All of it
-// is opened at boot: a clone then writes in place, and neither looks up paths
-// nor copies files up from the image.
+// identityDir holds the files that carry a machine's identity, and /etc has
+// links to them. In memory, and open since boot, they cost a clone a quarter of
+// what the first write to its disk does.
+const identityDir = "/run/eqvps"
+
+// identity is where this machine keeps what makes it one of its own.
 type identity struct {
 	random                     *os.File
 	hostname, hosts, machineID *os.File
 }
 
 func openIdentity() (*identity, error) {
+	if err := os.MkdirAll(identityDir, 0o755); err != nil {
+		return nil, err
+	}
 	id := &identity{}
-	for _, f := range []struct {
-		p    **os.File
-		name string
-		flag int
-		mode os.FileMode
-	}{
-		{&id.random, "/dev/urandom", os.O_WRONLY, 0},
-		{&id.hostname, "/etc/hostname", os.O_WRONLY | os.O_CREATE, 0o644},
-		{&id.hosts, "/etc/hosts", os.O_WRONLY | os.O_CREATE, 0o644},
-		{&id.machineID, "/etc/machine-id", os.O_WRONLY | os.O_CREATE, 0o444},
+	var err error
+	if id.random, err = os.OpenFile("/dev/urandom", os.O_WRONLY, 0); err != nil {
+		return nil, err
+	}
+	for name, f := range map[string]**os.File{
+		"hostname": &id.hostname, "hosts": &id.hosts, "machine-id": &id.machineID,
 	} {
-		var err error
-		if *f.p, err = os.OpenFile(f.name, f.flag, f.mode); err != nil {
+		file, link := identityDir+"/"+name, "/etc/"+name
+		if *f, err = os.OpenFile(file, os.O_WRONLY|os.O_CREATE, 0o644); err != nil {
+			return nil, err
+		}
+		if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		if err := os.Symlink(file, link); err != nil {
 			return nil, err
 		}
 	}

@@ -27,29 +27,26 @@ func readEnvironment(file string) []string {
 	if err != nil {
 		return fallbackEnv
 	}
-	env := slices.Clone(fallbackEnv)
+	var env []string
 	for line := range bytes.Lines(b) {
 		line = bytes.TrimSpace(line)
 		if i := bytes.IndexByte(line, '='); i > 0 && line[0] != '#' && bytes.IndexByte(line, 0) < 0 {
 			env = append(env, string(line))
 		}
 	}
-	return mergeEnv(env)
+	return mergeEnv(fallbackEnv, env)
 }
 
-// mergeEnv joins lists of NAME=VALUE; a later one wins.
-func mergeEnv(lists ...[]string) []string {
-	var env []string
-	at := make(map[string]int)
-	for _, list := range lists {
-		for _, kv := range list {
-			name, _, _ := strings.Cut(kv, "=")
-			if i, ok := at[name]; ok {
-				env[i] = kv
-				continue
-			}
-			at[name] = len(env)
+// mergeEnv adds variables to an environment; the added ones win.
+func mergeEnv(base, added []string) []string {
+	env := slices.Clone(base)
+	for _, kv := range added {
+		name := kv[:strings.IndexByte(kv, '=')+1]
+		i := slices.IndexFunc(env, func(have string) bool { return strings.HasPrefix(have, name) })
+		if i < 0 {
 			env = append(env, kv)
+		} else {
+			env[i] = kv
 		}
 	}
 	return env

@@ -11,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,7 +41,8 @@ type Config struct {
 type Agent struct {
 	cfg      Config
 	run      *runner
-	env      atomic.Pointer[[]string] // base and sandbox's
+	base     []string                 // what every command's environment starts with
+	env      atomic.Pointer[[]string] // base and the sandbox's own, which are kept nowhere else
 	freezing atomic.Bool              // to the gate when the session ends
 	http     http.Server
 }
@@ -52,15 +55,16 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a := &Agent{cfg: cfg, run: &runner{groups: newCgroups(cfg.CgroupDir), reaper: newReaper(), null: null}}
 	a.run.reaper.score = cfg.OOMScore
+	a.base = readEnvironment(cfg.Environment)
 	a.setEnv(nil)
 	a.http.Handler = a.routes()
 	a.http.ErrorLog = log.New(io.Discard, "", 0)
 	return a, nil
 }
 
-// setEnv replaces the sandbox's variables. They are kept in memory only.
+// setEnv replaces the sandbox's variables.
 func (a *Agent) setEnv(env []string) {
-	all := mergeEnv(readEnvironment(a.cfg.Environment), env)
+	all := mergeEnv(a.base, env)
 	a.env.Store(&all)
 }
 
@@ -230,7 +234,7 @@ func readCommand(body io.Reader) (command, error) {
 	}
 	return command{
 		line: string(h.Command), argv: texts(h.Argv), cwd: string(h.Cwd),
-		env: texts(h.Env), stdin: stdin, timeout: time.Duration(h.TimeoutNS),
+		env: variables(h.Env), stdin: stdin, timeout: time.Duration(h.TimeoutNS),
 	}, nil
 }
 
@@ -240,6 +244,11 @@ func texts(list [][]byte) []string {
 		out[i] = string(b)
 	}
 	return out
+}
+
+// variables takes NAME=VALUE strings; what is not one is dropped.
+func variables(list [][]byte) []string {
+	return slices.DeleteFunc(texts(list), func(kv string) bool { return strings.IndexByte(kv, '=') < 1 })
 }
 
 func badRequest(cause error) error {
@@ -263,7 +272,7 @@ func (a *Agent) Run(port io.ReadWriter) error {
 		if err := a.cfg.Renew(id); err != nil {
 			return err
 		}
-		a.setEnv(texts(id.Env))
+		a.setEnv(variables(id.Env))
 		ep.AtGate = false
 		return nil
 	}

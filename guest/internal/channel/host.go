@@ -16,7 +16,7 @@ import (
 // How the host knocks.
 const (
 	synInterval = 15 * time.Millisecond
-	padFirst    = 3 * synInterval // padding is rarely needed, and long
+	padFirst    = 300 * time.Millisecond // padding is rarely needed, and long
 	padInterval = time.Second
 )
 
