@@ -106,7 +106,11 @@ func sentence(err error) string {
 		}
 		return inert(s)
 	case errors.As(err, &local):
-		return inert(joinSentences(local.Message, local.Code.Kind().Fix))
+		if local.Cause == nil {
+			return inert(joinSentences(local.Message, local.Code.Kind().Fix))
+		}
+		// It comes from a server of this process: its operator reads this.
+		return inert(fmt.Sprintf("%s (%v)", strings.TrimSuffix(local.Message, "."), local.Cause))
 	}
 	return inert(strings.ReplaceAll(err.Error(), "\n", "; "))
 }

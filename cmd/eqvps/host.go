@@ -52,6 +52,9 @@ func (a *app) host(ctx context.Context, tariff string) (*host, error) {
 		c, err := connectTo(base)
 		return &host{Client: c}, err
 	}
+	if os.Geteuid() != 0 {
+		return nil, fmt.Errorf("sandboxes on this machine need root; use sudo, or set %s and %s to use a server elsewhere", envBaseURL, envAPIKey)
+	}
 	h := &host{data: a.data}
 	if err := h.join(ctx); err != nil {
 		return nil, err
@@ -69,11 +72,11 @@ func (a *app) host(ctx context.Context, tariff string) (*host, error) {
 // join takes part in the use of this machine's server.
 func (h *host) join(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Join(h.data, runsName), 0o700); err != nil {
-		return fmt.Errorf("the data folder cannot be made (%w); use sudo, or choose another with --data", err)
+		return fmt.Errorf("the data folder cannot be made (%w); choose another with --data", err)
 	}
 	h.users = flock.New(filepath.Join(h.data, usersName))
 	if _, err := h.users.TryRLockContext(ctx, lockPoll); err != nil {
-		return fmt.Errorf("the data folder cannot be locked (%w); use sudo, or choose another with --data", err)
+		return fmt.Errorf("the data folder cannot be locked (%w); choose another with --data", err)
 	}
 	return nil
 }
@@ -150,7 +153,7 @@ func (h *host) claim(id string) (release func(), err error) {
 	}
 	return func() {
 		os.Remove(name)
-		l.Close()
+		_ = l.Close() // the process's end does the same
 	}, nil
 }
 
@@ -160,7 +163,7 @@ func (h *host) close(ctx context.Context) error {
 	if h.users == nil {
 		return nil
 	}
-	defer h.users.Close()
+	defer func() { _ = h.users.Close() }() // the process's end does the same
 	if h.server == nil {
 		return nil
 	}
