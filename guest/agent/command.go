@@ -44,7 +44,6 @@ type command struct {
 // runner runs commands.
 type runner struct {
 	groups *cgroups
-	reaper *reaper
 	null   int // /dev/null, for reading
 }
 
@@ -200,7 +199,7 @@ func (r *runner) spawn(c command, g *cgroup) (_ *process, err error) {
 		Sys: &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: g.fd},
 	}
 	p.begun = time.Now()
-	p.done, err = r.reaper.start(argv0, argv, attr)
+	p.done, err = children.start(argv0, argv, attr)
 	if err != nil {
 		p.close()
 		if p.stdin != nil {

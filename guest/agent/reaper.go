@@ -33,9 +33,9 @@ type exit struct {
 	at     time.Time
 }
 
-func newReaper() *reaper {
-	return &reaper{waiters: make(map[int]chan<- exit), started: make(chan struct{}, 1), score: -1}
-}
+// children is this process's reaper. There is one, as a process has one set of
+// children.
+var children = &reaper{waiters: make(map[int]chan<- exit), started: make(chan struct{}, 1), score: -1}
 
 // start starts a process. The channel delivers its end.
 func (r *reaper) start(argv0 string, argv []string, attr *syscall.ProcAttr) (done <-chan exit, err error) {
@@ -71,7 +71,7 @@ func (r *reaper) run() {
 		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOWAIT, nil)
 		switch err {
 		case nil:
-			r.reap(time.Now())
+			r.reap()
 		case unix.ECHILD:
 			<-r.started
 		}
@@ -79,7 +79,7 @@ func (r *reaper) run() {
 }
 
 // reap takes every child that has ended.
-func (r *reaper) reap(at time.Time) {
+func (r *reaper) reap() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for {
@@ -93,7 +93,7 @@ func (r *reaper) reap(at time.Time) {
 		}
 		if ch := r.waiters[pid]; ch != nil {
 			delete(r.waiters, pid)
-			ch <- exit{ws, at}
+			ch <- exit{ws, time.Now()}
 		}
 	}
 }

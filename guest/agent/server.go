@@ -53,8 +53,10 @@ func New(cfg Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{cfg: cfg, run: &runner{groups: newCgroups(cfg.CgroupDir), reaper: newReaper(), null: null}}
-	a.run.reaper.score = cfg.OOMScore
+	a := &Agent{cfg: cfg, run: &runner{groups: newCgroups(cfg.CgroupDir), null: null}}
+	if cfg.OOMScore >= 0 {
+		children.score = cfg.OOMScore
+	}
 	a.base = readEnvironment(cfg.Environment)
 	a.setEnv(nil)
 	a.http.Handler = a.routes()
