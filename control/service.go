@@ -170,10 +170,3 @@ func (s *Service) lookup(id string) *live {
 	defer s.mu.Unlock()
 	return s.live[id]
 }
-
-// Live counts the sandboxes that run.
-func (s *Service) Live() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.live)
-}

@@ -107,9 +107,9 @@ func (g group) remove() error {
 	return ignoreAbsent(cg.Delete())
 }
 
-// removeParents deletes the data folder's part of the tree when nothing is
+// removeCgroups deletes the data folder's part of the tree when nothing is
 // left in it; others' parts keep the top alive.
-func (g group) removeParents() {
+func (n *Node) removeCgroups() {
 	mounts := []string{"/sys/fs/cgroup"}
 	if !unified() {
 		mounts = nil
@@ -119,7 +119,7 @@ func (g group) removeParents() {
 	}
 	for _, m := range mounts {
 		// rmdir of a cgroup that has children fails, which is what is wanted.
-		_ = os.Remove(filepath.Join(m, filepath.Dir(g.path)))
+		_ = os.Remove(filepath.Join(m, cgroupRoot, n.owner))
 		_ = os.Remove(filepath.Join(m, cgroupRoot))
 	}
 }

@@ -176,7 +176,7 @@ func (n *Node) Info() vmm.Info { return n.info }
 // Close drops the pool of slots and the templates' memory. Machines run on.
 func (n *Node) Close(ctx context.Context) error {
 	err := n.slots.Close(ctx)
-	n.group("").removeParents()
+	n.removeCgroups()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for key, t := range n.templates {

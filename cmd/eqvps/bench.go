@@ -19,7 +19,7 @@ import (
 // benchCmd measures this host. Every figure comes with a baseline of the same
 // run, taken in turn with it, because hosts are shared and drift.
 type benchCmd struct {
-	N    int  `default:"50" help:"How many sandboxes to create one after another (default 50)."`
+	N    int  `short:"n" default:"50" help:"How many sandboxes to create one after another (default 50)."`
 	JSON bool `name:"json" help:"Print one JSON object."`
 }
 

@@ -41,6 +41,7 @@ type ServerConfig struct {
 	Data     string       // data folder, default /var/lib/eqvps
 	Images   string       // image store, default DATA/images
 	SlotPool int          // network slots kept ready, default 4
+	Hosts    []string     // names by which a proxy passes requests to a loopback address
 	Logger   *slog.Logger // default: slog's
 	Progress func(string) // told what long steps do
 	// Step is called before every privileged step on the host; an error fails
@@ -164,7 +165,7 @@ func (s *Server) serve() error {
 		return err
 	}
 	s.http = httpapi.NewServer(httpapi.New(httpapi.Config{
-		Sandboxes: s.svc, Tokens: s.svc, Tariffs: eqvps.DefaultTariffs, Logger: s.cfg.Logger,
+		Sandboxes: s.svc, Tokens: s.svc, Tariffs: eqvps.DefaultTariffs, Logger: s.cfg.Logger, Hosts: s.hosts(),
 	}), s.cfg.Logger)
 	for _, l := range []net.Listener{s.socket, s.tcp} {
 		if l == nil {
@@ -177,6 +178,16 @@ func (s *Server) serve() error {
 		}()
 	}
 	return nil
+}
+
+// hosts are the names that requests may address the server by, nil for any. On
+// a loopback address a page in a browser could otherwise reach it through a name
+// of its own that resolves there (DNS rebinding).
+func (s *Server) hosts() []string {
+	if s.tcp != nil && !s.tcp.Addr().(*net.TCPAddr).IP.IsLoopback() {
+		return nil
+	}
+	return append([]string{"localhost", "127.0.0.1", "::1"}, s.cfg.Hosts...)
 }
 
 // listenUnix listens on a socket that only root can use. The path may be

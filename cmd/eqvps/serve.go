@@ -17,9 +17,10 @@ import (
 const defaultListen = "127.0.0.1:8080"
 
 type serveCmd struct {
-	Listen   string `env:"EQVPS_LISTEN" default:"${listen}" placeholder:"ADDR" help:"TCP address to serve REST on (default ${listen}); the local socket is always served."`
-	LogLevel string `enum:"debug,info,warn,error" default:"info" help:"Least level that is logged to standard error: debug, info (default), warn or error."`
-	LogJSON  bool   `name:"log-json" help:"Log JSON instead of text."`
+	Listen   string   `env:"EQVPS_LISTEN" default:"${listen}" placeholder:"ADDR" help:"TCP address to serve REST on (default ${listen}); the local socket is always served."`
+	Host     []string `placeholder:"NAME" help:"Name by which a proxy on this machine passes requests on; on a loopback address, others than localhost are refused. Repeatable."`
+	LogLevel string   `enum:"debug,info,warn,error" default:"info" help:"Least level that is logged to standard error: debug, info (default), warn or error."`
+	LogJSON  bool     `name:"log-json" help:"Log JSON instead of text."`
 }
 
 // closeTimeout bounds an orderly stop.
@@ -34,7 +35,7 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	}
 	log := newLogger(a.stderr, c.LogLevel, c.LogJSON)
 	s, err := StartServer(ctx, ServerConfig{
-		Listen: c.Listen, Data: a.data, Images: a.images, Logger: log,
+		Listen: c.Listen, Data: a.data, Images: a.images, Hosts: c.Host, Logger: log,
 		Progress: func(what string) { log.Info(what) },
 	})
 	if errors.Is(err, errLocked) {
