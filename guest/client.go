@@ -29,6 +29,8 @@ type Client struct {
 	mux     *yamux.Session
 	http    *http.Transport
 	version int
+
+	replyTimeout, execGrace time.Duration // the constants; shorter in tests
 }
 
 var (
@@ -96,7 +98,7 @@ func begin(ctx context.Context, hs *channel.Handshake, hello []byte) (*Client, e
 		return nil, unreachable(err)
 	}
 	return &Client{
-		mux: mux, version: hs.Version,
+		mux: mux, version: hs.Version, replyTimeout: replyTimeout, execGrace: execGrace,
 		http: &http.Transport{
 			DialContext:            func(context.Context, string, string) (net.Conn, error) { return mux.Open() },
 			DisableCompression:     true,
@@ -218,7 +220,7 @@ func (c *Client) askUpTo(ctx context.Context, limit int64, method, path string, 
 
 // call makes a request and returns the whole answer.
 func (c *Client) call(ctx context.Context, limit int64, method, path string, query url.Values, body []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.replyTimeout)
 	defer cancel()
 	res, err := c.send(ctx, method, path, query, int64(len(body)), bytes.NewReader(body))
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/eqvps/eqvps"
@@ -39,7 +38,7 @@ func (c *Client) Exec(ctx context.Context, req eqvps.ExecRequest, out eqvps.Outp
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// The time in which we take output is not the guest's.
-	watch := newStopwatch(req.Timeout+execGrace, func() { cancel(errOverdue) })
+	watch := newStopwatch(req.Timeout+c.execGrace, func() { cancel(errOverdue) })
 	defer watch.stop()
 
 	res, err := c.send(ctx, http.MethodPost, wire.PathExec, nil, int64(len(body)+len(req.Stdin)),
@@ -93,7 +92,6 @@ func execBody(req *eqvps.ExecRequest) ([]byte, error) {
 
 // stopwatch calls a function once it has run for long enough in all.
 type stopwatch struct {
-	mu    sync.Mutex
 	timer *time.Timer
 	left  time.Duration
 	since time.Time

@@ -22,8 +22,8 @@ func pathQuery(p string) url.Values {
 // Upload writes one file, whole or not at all; parents are created. A link is
 // followed. The guest does not force the file to disk. Codes:
 // CodeInvalidPath, CodeNotAFile (a folder, pipe or device), CodeNotADirectory,
-// CodeDiskFull, CodeTooLarge, CodeUnreachable; an error of req.Content is
-// returned as it is.
+// CodeDiskFull, CodeTooLarge, CodeInvalidRequest (another size than announced),
+// CodeUnreachable; an error of req.Content is returned as it is.
 func (c *Client) Upload(ctx context.Context, req eqvps.UploadRequest) (eqvps.FileInfo, error) {
 	if err := eqvps.ValidatePath(req.Path); err != nil {
 		return eqvps.FileInfo{}, err
@@ -34,7 +34,7 @@ func (c *Client) Upload(ctx context.Context, req eqvps.UploadRequest) (eqvps.Fil
 	}
 	q := pathQuery(req.Path)
 	q.Set(wire.ParamMode, strconv.FormatUint(uint64(mode)&0o7777, 8))
-	src := &source{r: req.Content}
+	src := &source{r: req.Content, size: req.Size}
 	var body io.Reader = src
 	if req.Size == 0 {
 		body = http.NoBody
@@ -54,18 +54,40 @@ func (c *Client) Upload(ctx context.Context, req eqvps.UploadRequest) (eqvps.Fil
 	return fileInfo(e, req.Path)
 }
 
-// source remembers the error of a reader.
+// source is the content of an upload. It keeps the reason when it fails, and
+// it fails where the content has another size than announced: before the last
+// byte is handed out, so that the guest never sees a whole file.
 type source struct {
-	r   io.Reader
-	err error
+	r    io.Reader
+	size int64 // -1: unknown
+	read int64
+	err  error
 }
 
 func (s *source) Read(p []byte) (int, error) {
 	n, err := s.r.Read(p)
-	if err != nil && err != io.EOF {
+	s.read += int64(n)
+	switch {
+	case err != nil && err != io.EOF:
 		s.err = err
+	case s.size < 0:
+	case s.read == s.size && err == nil:
+		if extra, _ := io.ReadFull(s.r, make([]byte, 1)); extra > 0 {
+			s.err = s.mismatch("more")
+		}
+	case s.read > s.size:
+		s.err = s.mismatch("more")
+	case err == io.EOF && s.read < s.size:
+		s.err = s.mismatch("less")
+	}
+	if s.err != nil {
+		return 0, s.err
 	}
 	return n, err
+}
+
+func (s *source) mismatch(than string) error {
+	return eqvps.Errorf(eqvps.CodeInvalidRequest, "The content has %s than the %d bytes that were announced.", than, s.size)
 }
 
 // Download opens a regular file. Codes: CodeFileNotFound, CodeNotAFile,

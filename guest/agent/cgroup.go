@@ -83,9 +83,23 @@ func (c *cgroups) release(g *cgroup) {
 	}
 }
 
-// killAll ends every command and everything they have left.
+// killAll ends every command and everything they have left. The spare group
+// goes too: a kernel that closes the race between cgroup.kill and fork may kill
+// what is later started into a group that was killed once, even empty.
 func (c *cgroups) killAll() error {
-	return os.WriteFile(filepath.Join(c.dir, "cgroup.kill"), []byte("1"), 0)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if g := c.spare; g != nil {
+		_ = unix.Close(g.fd)
+		_ = unix.Rmdir(filepath.Join(c.dir, g.name))
+		c.spare = nil
+	}
+	if err := os.WriteFile(filepath.Join(c.dir, "cgroup.kill"), []byte("1"), 0); err != nil {
+		return err
+	}
+	var err error
+	c.spare, err = c.make()
+	return err
 }
 
 // kill ends every process in the group, whatever it has done to detach itself.

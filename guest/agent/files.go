@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -137,7 +138,7 @@ func (a *Agent) upload(w http.ResponseWriter, r *http.Request) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fileError(p, err)
 	}
-	tmp, err := os.CreateTemp(dir, ".eqvps-upload-*")
+	tmp, err := createTemp(dir)
 	if err != nil {
 		return fileError(p, err)
 	}
@@ -171,6 +172,19 @@ func (a *Agent) upload(w http.ResponseWriter, r *http.Request) error {
 	}
 	tmp = nil
 	return reply(w, entry(p, p, st))
+}
+
+// uploads counts temporary files, for their names.
+var uploads atomic.Uint64
+
+func createTemp(dir string) (*os.File, error) {
+	for {
+		name := fmt.Sprintf("%s/.eqvps-upload-%d", dir, uploads.Add(1))
+		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+		if !errors.Is(err, fs.ErrExist) {
+			return f, err
+		}
+	}
 }
 
 // resolve follows the links a path ends in, also to a file that is not there

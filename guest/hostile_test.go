@@ -1,0 +1,175 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/eqvps/eqvps"
+	"github.com/eqvps/eqvps/guest/internal/channel"
+	"github.com/eqvps/eqvps/guest/internal/wire"
+)
+
+// lying is a client whose guest answers as h does.
+func lying(t *testing.T, h http.HandlerFunc) *Client {
+	t.Helper()
+	host, port := net.Pipe()
+	ep := &channel.Endpoint{
+		Port: port, Version: Version, Go: func([]byte) error { return nil },
+		Serve: func(c net.Conn) {
+			mux, err := channel.MuxGuest(c)
+			if err != nil {
+				panic(err)
+			}
+			_ = http.Serve(mux, h)
+			_ = mux.Close()
+		},
+	}
+	go ep.Run()
+	c, err := Connect(t.Context(), func(context.Context) (net.Conn, error) { return host, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close(); port.Close() })
+	return c
+}
+
+// Whatever an agent answers, a call ends, with CodeUnreachable.
+func TestLyingAgent(t *testing.T) {
+	say := func(status int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, body)
+		}
+	}
+	entryHeader := func(entry string, size int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set(wire.HeaderEntry, entry)
+			w.Header().Set("Content-Length", fmt.Sprint(size))
+			_, _ = io.WriteString(w, body)
+		}
+	}
+	list := func(names ...string) http.HandlerFunc {
+		var l wire.Listing
+		for _, n := range names {
+			l.Entries = append(l.Entries, wire.Entry{Name: []byte(n), Type: "file"})
+		}
+		return func(w http.ResponseWriter, r *http.Request) { _ = writeJSON(w, l) }
+	}
+	ping := func(c *Client) error { _, err := c.Ping(context.Background()); return err }
+	exec := func(c *Client) error {
+		_, err := c.Exec(context.Background(), eqvps.ExecRequest{Command: "x"}, func(eqvps.Stream, []byte) error { return nil })
+		return err
+	}
+	stat := func(c *Client) error { _, err := c.Stat(context.Background(), "/x"); return err }
+	ls := func(c *Client) error { _, _, err := c.ListFiles(context.Background(), "/x", "b", 2); return err }
+	down := func(c *Client) error {
+		_, r, err := c.Download(context.Background(), "/x")
+		if err == nil {
+			r.Close()
+		}
+		return err
+	}
+	up := func(c *Client) error {
+		_, err := c.Upload(context.Background(), eqvps.UploadRequest{Path: "/x", Content: strings.NewReader("x"), Size: 1})
+		return err
+	}
+	for name, test := range map[string]struct {
+		agent http.HandlerFunc
+		call  func(*Client) error
+	}{
+		"ping: junk":             {say(200, "junk"), ping},
+		"ping: endless":          {endless, ping},
+		"ping: 500":              {say(500, "<html>"), ping},
+		"ping: a code of ours":   {say(402, `{"Code":"insufficient_balance","Message":"pay me"}`), ping},
+		"ping: redirect":         {say(302, ""), ping},
+		"ping: huge header":      {func(w http.ResponseWriter, r *http.Request) { w.Header().Set("X", strings.Repeat("x", 1<<20)) }, ping},
+		"exec: empty":            {say(200, ""), exec},
+		"exec: junk":             {say(200, "junk and more junk"), exec},
+		"exec: endless failure":  {func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(500); endless(w, r) }, exec},
+		"stat: junk":             {say(200, "[]"), stat},
+		"stat: odd type":         {say(200, `{"Type":"portal"}`), stat},
+		"stat: negative size":    {say(200, `{"Type":"file","Size":-1}`), stat},
+		"list: too many":         {list("c", "d", "e"), ls},
+		"list: not after":        {list("b"), ls},
+		"list: not sorted":       {list("d", "c"), ls},
+		"list: path":             {list("c/../../etc"), ls},
+		"list: long name":        {list("c" + strings.Repeat("x", 255)), ls},
+		"download: no entry":     {say(200, "x"), down},
+		"download: a folder":     {entryHeader(`{"Type":"dir","Size":1}`, 1, "x"), down},
+		"download: another size": {entryHeader(`{"Type":"file","Size":2}`, 1, "x"), down},
+		"upload: junk":           {say(200, "junk"), up},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := test.call(lying(t, test.agent))
+			if eqvps.ErrorCode(err) != eqvps.CodeUnreachable {
+				t.Errorf("the error is %v, want %s", err, eqvps.CodeUnreachable)
+			}
+			if msg := eqvps.AsError(err).Message; msg != eqvps.CodeUnreachable.Kind().Message {
+				t.Errorf("people read %q", msg)
+			}
+		})
+	}
+}
+
+func endless(w http.ResponseWriter, r *http.Request) {
+	for {
+		if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+			return
+		}
+	}
+}
+
+// An agent that does not answer, or does not end a command, is unreachable in
+// bounded time.
+func TestSilentAgent(t *testing.T) {
+	quit := make(chan struct{})
+	defer close(quit)
+	c := lying(t, func(w http.ResponseWriter, r *http.Request) { <-quit })
+	c.replyTimeout, c.execGrace = 50*time.Millisecond, 50*time.Millisecond
+	if _, err := c.Ping(context.Background()); eqvps.ErrorCode(err) != eqvps.CodeUnreachable || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("ping: %v", err)
+	}
+	_, err := c.Exec(context.Background(), eqvps.ExecRequest{Command: "x", Timeout: time.Millisecond}, nil)
+	if eqvps.ErrorCode(err) != eqvps.CodeUnreachable || !errors.Is(err, errOverdue) {
+		t.Errorf("exec: %v", err)
+	}
+}
+
+// A host that is slow to take output is not the agent's fault.
+func TestStopwatchStandsStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun, rung := time.Now(), make(chan time.Duration, 1)
+		w := newStopwatch(10*time.Second, func() { rung <- time.Since(begun) })
+		for range 3 {
+			time.Sleep(3 * time.Second)
+			w.stop()
+			time.Sleep(time.Hour)
+			w.start()
+		}
+		if got, want := <-rung, 3*time.Hour+10*time.Second; got != want {
+			t.Errorf("it rings after %v, want %v", got, want)
+		}
+	})
+}
+
+func TestForeignVersion(t *testing.T) {
+	for _, version := range []int{0, oldest - 1, Version + 1} {
+		host, port := net.Pipe()
+		ep := &channel.Endpoint{Port: port, Version: version}
+		go ep.Run()
+		_, err := Connect(t.Context(), func(context.Context) (net.Conn, error) { return host, nil })
+		if eqvps.ErrorCode(err) != eqvps.CodeUnreachable || !strings.Contains(err.Error(), "version") {
+			t.Errorf("version %d: %v", version, err)
+		}
+		port.Close()
+	}
+}
