@@ -74,9 +74,10 @@ func TestLongCommand(t *testing.T) {
 }
 
 func TestTimeoutKillsTheTree(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	c := m.connect(t)
-	res := run(t, c, eqvps.ExecRequest{Command: "setsid sleep 1000 & echo $!; sleep 1000", Timeout: 300 * time.Millisecond})
+	res := run(t, c, eqvps.ExecRequest{Command: "setsid sleep 1000 & echo $!; sleep 1000", Timeout: 3 * time.Second})
 	if want := (eqvps.ExitStatus{Code: 124, TimedOut: true}); res.ExitStatus != want {
 		t.Errorf("the status is %+v, want %+v", res.ExitStatus, want)
 	}
