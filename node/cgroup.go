@@ -51,13 +51,32 @@ func v1Hierarchy() ([]cgroup1.Subsystem, error) {
 	}), nil
 }
 
+// shares is a tariff's weight among all that want a processor.
+func shares(milliCPU int) *uint64 { return new(uint64(max(2, milliCPU*1024/1000))) }
+
+// setWeight changes the cgroup's weight to that of another share of processor.
+func (g group) setWeight(milliCPU int) error {
+	res := &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: shares(milliCPU)}}
+	if unified() {
+		m, err := cgroup2.Load(g.path)
+		if err != nil {
+			return err
+		}
+		return m.Update(cgroup2.ToResources(res))
+	}
+	cg, err := cgroup1.Load(cgroup1.StaticPath(g.path), cgroup1.WithHierarchy(v1Hierarchy))
+	if err != nil {
+		return err
+	}
+	return cg.Update(res)
+}
+
 // create makes the cgroup: processor weight by tariff, memory for guest and
 // monitor, a bound on threads.
 func (g group) create(t eqvps.Tariff) error {
-	shares := uint64(max(2, t.MilliCPU*1024/1000))
 	memory := int64(t.MemoryMiB+monitorOverheadMiB) << 20
 	res := &specs.LinuxResources{
-		CPU:    &specs.LinuxCPU{Shares: &shares},
+		CPU:    &specs.LinuxCPU{Shares: shares(t.MilliCPU)},
 		Memory: &specs.LinuxMemory{Limit: &memory},
 		Pids:   &specs.LinuxPids{Limit: new(int64(maxMonitorThreads))},
 	}

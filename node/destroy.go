@@ -17,7 +17,21 @@ func (n *Node) Destroy(ctx context.Context, id string) error {
 	if err := n.cancelStart(ctx, id); err != nil {
 		return err
 	}
-	dir := n.machineDir(id)
+	link := n.machineDir(id)
+	dir := resolve(link)
+	if err := n.destroyIn(ctx, dir); err != nil {
+		return err
+	}
+	return n.do("destroy.link", func() error {
+		if link == dir {
+			return nil
+		}
+		return ignoreAbsent(os.Remove(link))
+	})
+}
+
+// destroyIn frees what the machine of a folder had, and then the folder.
+func (n *Node) destroyIn(ctx context.Context, dir string) error {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -26,15 +40,15 @@ func (n *Node) Destroy(ctx context.Context, id string) error {
 		return err
 	}
 	if r == nil {
-		r = &record{ID: id}
+		r = &record{Name: filepath.Base(dir)}
 	}
 	if err := n.do("destroy.monitor", func() error { return n.killMonitor(ctx, r, dir) }); err != nil {
 		return err
 	}
-	err = n.do("destroy.slot", func() error {
-		return n.freeSlot(ctx, r.Slot)
-	})
-	err = errors.Join(err, n.do("destroy.cgroup", n.group(id).remove))
+	err = errors.Join(
+		n.do("destroy.slot", func() error { return n.freeSlot(ctx, r.Slot) }),
+		n.do("destroy.cgroup", n.group(r.Name).remove),
+	)
 	if err != nil {
 		return err
 	}
@@ -64,7 +78,7 @@ func (n *Node) cancelStart(ctx context.Context, id string) error {
 func (n *Node) killMonitor(ctx context.Context, r *record, dir string) error {
 	h := r.Handle
 	if h == nil {
-		h = &vmm.Handle{Monitor: n.info.Monitor, ID: r.ID, Dir: filepath.Join(dir, runDir)}
+		h = &vmm.Handle{Monitor: n.info.Monitor, ID: r.Name, Dir: filepath.Join(dir, runDir)}
 	}
 	vm, err := n.monitor.Adopt(ctx, *h)
 	if errors.Is(err, vmm.ErrGone) {

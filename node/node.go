@@ -4,6 +4,7 @@
 //
 //   - template.go: once per image and tariff a machine is booted, warmed and
 //     frozen;
+//   - standby.go: a few such copies are kept ready before anyone asks;
 //   - start.go: every sandbox's machine is a private copy of a frozen one, on
 //     its own disk, in its own network slot and cgroup;
 //   - machine.go: a running machine as its callers see it;
@@ -69,6 +70,7 @@ type Node struct {
 	bootQueue chan struct{}      // bounds cold boots at once
 
 	mu        sync.Mutex
+	ready     standby
 	templates map[string]*template
 	starting  map[string]*start // machines being started, by id
 }
@@ -175,7 +177,8 @@ func (n *Node) Info() vmm.Info { return n.info }
 
 // Close drops the pool of slots and the templates' memory. Machines run on.
 func (n *Node) Close(ctx context.Context) error {
-	err := n.slots.Close(ctx)
+	err := n.ready.close(ctx, n)
+	err = errors.Join(err, n.slots.Close(ctx))
 	n.removeCgroups()
 	n.mu.Lock()
 	defer n.mu.Unlock()

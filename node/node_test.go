@@ -109,3 +109,79 @@ func TestMachineLife(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 }
+
+// TestStandby: a machine that stood by is as fresh as one restored on demand,
+// and belongs to its sandbox from the hand-over on, also for the next process.
+func TestStandby(t *testing.T) {
+	dir := t.TempDir()
+	n := newNode(t, dir, nil)
+	n.KeepReady(testTariff, 1)
+	waitReady := func(n *node.Node) {
+		t.Helper()
+		deadline := time.Now().Add(3 * time.Minute)
+		for n.Ready() < 1 {
+			if time.Now().After(deadline) {
+				t.Fatal("no machine stands by after 3 minutes")
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	waitReady(n)
+	a, err := n.Start(t.Context(), eqvps.StartMachine{ID: "sb_a", Tariff: testTariff, Env: map[string]string{"GREETING": "hello"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if target, err := os.Readlink(filepath.Join(dir, "machines", "sb_a")); err != nil || !strings.HasPrefix(target, "standby-") {
+		t.Errorf("the machine was not one that stood by: %q, %v", target, err)
+	}
+	if got := run(t, a, `echo "$GREETING $(hostname)"`); got != "hello sb-a" {
+		t.Errorf("got %q", got)
+	}
+	waitReady(n)
+	b, err := n.Start(t.Context(), eqvps.StartMachine{ID: "sb_b", Tariff: testTariff})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"head -c 16 /dev/urandom | xxd -p", "cat /etc/machine-id", "cat /proc/sys/kernel/random/boot_id"} {
+		if x, y := run(t, a, command), run(t, b, command); x == y || x == "" {
+			t.Errorf("%s says %q in one machine and %q in the other", command, x, y)
+		}
+	}
+	if got := run(t, b, "echo ${GREETING-unset}"); got != "unset" {
+		t.Errorf("a variable of another sandbox is set: %q", got)
+	}
+	waitReady(n)
+	for _, m := range []eqvps.Machine{a, b} {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+
+	// The next process finds two sandboxes and one machine that is nobody's.
+	next := newNode(t, dir, nil)
+	ids, err := next.Records()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(ids) != 3 {
+		t.Fatalf("records: %v", ids)
+	}
+	again, err := next.Adopt(t.Context(), "sb_a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t, again, `echo "$GREETING"`); got != "hello" {
+		t.Errorf("after adoption: %q", got)
+	}
+	again.Close()
+	for _, id := range ids {
+		if err := next.Destroy(t.Context(), id); err != nil {
+			t.Error(err)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "machines", "*")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	closeNode(t, next)
+	closeNode(t, n)
+}

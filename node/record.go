@@ -23,9 +23,13 @@ const (
 	runDir     = "run"
 )
 
+// A machine that was ready before its sandbox was asked for keeps the name it
+// was started under; the sandbox's id is then a symbolic link to its folder. The
+// link is what hands the machine over: at once or not at all.
+
 // record is what a later process needs to adopt a machine or to free it.
 type record struct {
-	ID     string      `json:"id"`
+	Name   string      `json:"name"` // of the machine: its folder, cgroup and monitor
 	Image  string      `json:"image"`
 	Slot   *slotRef    `json:"slot,omitempty"`   // its network slot
 	Handle *vmm.Handle `json:"handle,omitempty"` // set once its monitor runs
@@ -38,7 +42,16 @@ type slotRef struct {
 	Claimed time.Time `json:"claimed"`
 }
 
+// machineDir is the folder, or the link to it, of a machine or a sandbox.
 func (n *Node) machineDir(id string) string { return filepath.Join(n.dir, "machines", id) }
+
+// resolve follows the link of a sandbox's id to its machine's own folder.
+func resolve(path string) string {
+	if name, err := os.Readlink(path); err == nil {
+		return filepath.Join(filepath.Dir(path), filepath.Base(name))
+	}
+	return path
+}
 
 // write replaces the record at once or not at all. It is not synced: after a
 // power cut no machine runs that it could describe, and the folder itself
@@ -72,15 +85,24 @@ func readRecord(dir string) (*record, error) {
 	return &r, nil
 }
 
-// Records lists the machines for which something may exist.
+// Records lists the machines for which something may exist, by the id of their
+// sandbox where they have one.
 func (n *Node) Records() ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(n.dir, "machines"))
 	if err != nil {
 		return nil, fmt.Errorf("list machines: %w", err)
 	}
-	ids := make([]string, 0, len(entries))
+	linked := map[string]bool{}
 	for _, e := range entries {
-		ids = append(ids, e.Name())
+		if e.Type()&os.ModeSymlink != 0 {
+			linked[filepath.Base(resolve(n.machineDir(e.Name())))] = true
+		}
+	}
+	var ids []string
+	for _, e := range entries {
+		if !linked[e.Name()] {
+			ids = append(ids, e.Name())
+		}
 	}
 	return ids, nil
 }

@@ -54,7 +54,8 @@ func (n *Node) beginStart(ctx context.Context, id string) (context.Context, func
 	}
 }
 
-// start is the fast path: place, restore, connect, renew.
+// start is the fast path: a machine that stands by, or else one restored now,
+// is given the identity of the sandbox.
 func (n *Node) start(ctx context.Context, m eqvps.StartMachine) (*machine, error) {
 	t, err := n.template(ctx, m.Image, m.Tariff)
 	if err != nil {
@@ -62,7 +63,32 @@ func (n *Node) start(ctx context.Context, m eqvps.StartMachine) (*machine, error
 	}
 	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
 	defer cancel()
-	p, err := n.place(ctx, m.ID, t.image.ID, m.Tariff)
+	if mc := n.ready.take(t); mc != nil {
+		err := n.handOver(ctx, mc, m)
+		if err == nil {
+			return mc, nil
+		}
+		n.log.Warn("a machine that stood by is of no use", "machine", mc.record.Name, "err", err)
+		mc.Close()
+		if err := n.Destroy(context.WithoutCancel(ctx), m.ID); err != nil {
+			return nil, err
+		}
+	}
+	mc, err := n.restore(ctx, m.ID, t, m.Tariff)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.renew(ctx, mc, m); err != nil {
+		return nil, err
+	}
+	return mc, nil
+}
+
+// restore makes a machine of a template. It waits at its gate for an identity:
+// until renew has returned it is a twin of every other restored machine. On an
+// error the caller calls Destroy.
+func (n *Node) restore(ctx context.Context, name string, t *template, tariff eqvps.Tariff) (*machine, error) {
+	p, err := n.place(ctx, name, t.image.ID, tariff)
 	if err != nil {
 		return nil, err
 	}
@@ -71,36 +97,33 @@ func (n *Node) start(ctx context.Context, m eqvps.StartMachine) (*machine, error
 		return nil, err
 	}
 	defer spec.State.Close()
-	var vm vmm.Machine
+	mc := &machine{node: n, record: p.record, slot: p.slot}
 	err = n.do("start.restore", func() (err error) {
-		vm, err = n.monitor.Restore(ctx, spec)
+		mc.vm, err = n.monitor.Restore(ctx, spec)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	mc := &machine{node: n, record: p.record, slot: p.slot, vm: vm}
-	if err := n.bringUp(ctx, mc, m, p); err != nil {
+	h := mc.vm.Handle()
+	p.record.Handle = &h
+	if err := n.do("start.record", func() error { return p.record.write(p.dir) }); err != nil {
 		mc.Close()
 		return nil, err
 	}
 	return mc, nil
 }
 
-// bringUp connects to a restored guest and makes it one of its own: until
-// Renew has returned it is a twin of every other restored machine.
-func (n *Node) bringUp(ctx context.Context, mc *machine, m eqvps.StartMachine, p *placed) error {
-	h := mc.vm.Handle()
-	p.record.Handle = &h
-	if err := n.do("start.record", func() error { return p.record.write(p.dir) }); err != nil {
-		return err
-	}
+// renew makes a machine one of its own, for a sandbox, and connects to it. On
+// an error its connections are closed.
+func (n *Node) renew(ctx context.Context, mc *machine, m eqvps.StartMachine) error {
 	return n.do("start.renew", func() (err error) {
 		mc.client, err = guest.Renew(ctx, mc.vm.DialGuest, guest.Identity{Hostname: hostName(m.ID), Env: m.Env})
 		if err != nil {
-			return consoleError(ctx, mc.vm, fmt.Errorf("the restored guest does not answer: %w", err))
+			err = consoleError(ctx, mc.vm, fmt.Errorf("the restored guest does not answer: %w", err))
+			mc.Close()
 		}
-		return nil
+		return err
 	})
 }
 
@@ -113,13 +136,13 @@ type placed struct {
 
 // place makes a machine's folder, record, cgroup and network slot, in this
 // order: the record first. On an error the caller calls Destroy.
-func (n *Node) place(ctx context.Context, id, imageID string, t eqvps.Tariff) (*placed, error) {
-	p := &placed{dir: n.machineDir(id), record: &record{ID: id, Image: imageID}}
+func (n *Node) place(ctx context.Context, name, imageID string, t eqvps.Tariff) (*placed, error) {
+	p := &placed{dir: n.machineDir(name), record: &record{Name: name, Image: imageID}}
 	err := n.do("place.folder", func() error { return os.MkdirAll(filepath.Join(p.dir, runDir), 0o700) })
 	if err != nil {
 		return nil, err
 	}
-	if err := n.do("place.cgroup", func() error { return n.group(id).create(t) }); err != nil {
+	if err := n.do("place.cgroup", func() error { return n.group(name).create(t) }); err != nil {
 		return nil, err
 	}
 	err = n.do("place.slot", func() (err error) {
@@ -150,8 +173,8 @@ func (n *Node) restoreSpec(p *placed, t *template) (vmm.Spec, error) {
 	if err != nil {
 		return vmm.Spec{}, err
 	}
-	spec := t.spec(p.record.ID, filepath.Join(p.dir, runDir), upper, p.slot)
+	spec := t.spec(p.record.Name, filepath.Join(p.dir, runDir), upper, p.slot)
 	spec.Memory, spec.State = t.memory, state
-	spec.OnSpawn = n.group(p.record.ID).add
+	spec.OnSpawn = n.group(p.record.Name).add
 	return spec, nil
 }

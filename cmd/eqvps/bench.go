@@ -81,7 +81,8 @@ func (c *benchCmd) Run(ctx context.Context, a *app) error {
 		name    string
 		measure func(context.Context) ([]figure, error)
 	}{
-		{"creates, one after another", b.sequential},
+		{"creates, one after another, restored on demand", b.onDemand},
+		{"creates, one after another, with machines on standby", b.withStandby},
 		{"creates, four at a time", b.parallel},
 		{"calls into one sandbox", b.calls},
 		{"memory of idle sandboxes", b.memory},

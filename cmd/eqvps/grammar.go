@@ -60,6 +60,7 @@ func grammarVars() map[string]string {
 	return map[string]string{
 		"data":     defaultData,
 		"listen":   defaultListen,
+		"standby":  fmt.Sprint(defaultStandby),
 		"tariffs":  strings.Join(tariffs, ", "),
 		"tariff":   eqvps.DefaultTariff,
 		"maxexec":  seconds(eqvps.MaxExecTimeout),

@@ -55,7 +55,9 @@ func TestMain(m *testing.M) {
 // serveForTest serves until standard input ends, after a line that tells the
 // address.
 func serveForTest(data string) {
-	s, err := StartServer(context.Background(), testConfig(data, os.Stderr))
+	cfg := testConfig(data, os.Stderr)
+	cfg.Standby = 1
+	s, err := StartServer(context.Background(), cfg)
 	if err != nil {
 		fmt.Println("error:", err)
 		os.Exit(1)

@@ -41,6 +41,7 @@ type ServerConfig struct {
 	Data     string       // data folder, default /var/lib/eqvps
 	Images   string       // image store, default DATA/images
 	SlotPool int          // network slots kept ready, default 4
+	Standby  int          // machines of the default tariff kept ready, default 0
 	Hosts    []string     // names by which a proxy passes requests to a loopback address
 	Logger   *slog.Logger // default: slog's
 	Progress func(string) // told what long steps do
@@ -143,7 +144,17 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 	if err := s.writeAdminToken(ctx); err != nil {
 		return nil, err
 	}
+	if cfg.Standby > 0 {
+		s.keepReady(cfg.Standby)
+	}
 	return s, s.serve()
+}
+
+// keepReady keeps machines of the default tariff on standby.
+func (s *Server) keepReady(count int) {
+	if t, err := eqvps.DefaultTariffs.Find(eqvps.DefaultTariff); err == nil {
+		s.node.KeepReady(t, count)
+	}
 }
 
 func listenError(addr string, err error) error {

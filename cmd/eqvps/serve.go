@@ -16,8 +16,13 @@ import (
 
 const defaultListen = "127.0.0.1:8080"
 
+// defaultStandby is enough for people and agents that start a sandbox now and
+// then; a host that starts many at once restores them anyway.
+const defaultStandby = 2
+
 type serveCmd struct {
 	Listen   string   `env:"EQVPS_LISTEN" default:"${listen}" placeholder:"ADDR" help:"TCP address to serve REST on (default ${listen}); the local socket is always served."`
+	Standby  int      `default:"${standby}" placeholder:"N" help:"Machines of the default tariff that are kept ready, so that a sandbox starts at once (default ${standby}); each takes about 50 MiB."`
 	Host     []string `placeholder:"NAME" help:"Name by which a proxy on this machine passes requests on; on a loopback address, others than localhost are refused. Repeatable."`
 	LogLevel string   `enum:"debug,info,warn,error" default:"info" help:"Least level that is logged to standard error: debug, info (default), warn or error."`
 	LogJSON  bool     `name:"log-json" help:"Log JSON instead of text."`
@@ -35,7 +40,7 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	}
 	log := newLogger(a.stderr, c.LogLevel, c.LogJSON)
 	s, err := StartServer(ctx, ServerConfig{
-		Listen: c.Listen, Data: a.data, Images: a.images, Hosts: c.Host, Logger: log,
+		Listen: c.Listen, Data: a.data, Images: a.images, Hosts: c.Host, Standby: c.Standby, Logger: log,
 		Progress: func(what string) { log.Info(what) },
 	})
 	if errors.Is(err, errLocked) {
@@ -95,8 +100,7 @@ func (s *Server) Prepare(ctx context.Context, tariff string) error {
 	if err != nil {
 		return err
 	}
-	err = s.node.Warm(ctx, "", t)
-	return err
+	return s.node.Warm(ctx, "", t)
 }
 
 func newLogger(w io.Writer, level string, asJSON bool) *slog.Logger {
