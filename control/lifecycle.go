@@ -104,9 +104,19 @@ func (s *Service) Delete(ctx context.Context, id string) (*eqvps.Sandbox, error)
 	return s.Get(ctx, id)
 }
 
+// ending is the end of a sandbox that the store does not know of yet.
+type ending struct {
+	reason eqvps.Reason
+	at     time.Time
+}
+
 // end ends a sandbox for a reason: first the record says so (from here on it
 // is not billed), then the machine goes, then the record is closed. The first
 // reason stays. It is idempotent, and goes on when ctx is cancelled.
+//
+// A store that cannot take the end does not keep the machine alive: what fills
+// the disk may be the machine's own. The end is remembered, and is recorded as
+// soon as the store takes it.
 func (s *Service) end(ctx context.Context, id string, reason eqvps.Reason) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
@@ -114,9 +124,41 @@ func (s *Service) end(ctx context.Context, id string, reason eqvps.Reason) error
 	s.mu.Lock()
 	l := s.live[id]
 	delete(s.live, id)
+	e, ok := s.unrecorded[id]
+	if !ok {
+		e = ending{reason, s.now()}
+		s.unrecorded[id] = e
+	}
 	s.mu.Unlock()
 
-	now := s.now()
+	err := s.recordEnd(ctx, id, e, l)
+	if errors.Is(err, errChanged) {
+		// Somebody else ended it. If its machine was still starting then, it
+		// may have come up since.
+		return s.host.Destroy(ctx, id)
+	}
+	if l != nil {
+		l.machine.Close()
+	}
+	if derr := s.host.Destroy(ctx, id); derr != nil {
+		return errors.Join(err, derr)
+	}
+	if err != nil {
+		s.log.Warn("a sandbox ended that the store could not take the end of", "sandbox", id, "err", err)
+		if err = s.recordEnd(ctx, id, e, nil); err != nil && !errors.Is(err, errChanged) {
+			return err
+		}
+	}
+	_, err = s.store.UpdateSandbox(ctx, id, func(sb *eqvps.Sandbox) error {
+		sb.State = eqvps.StateDeleted
+		return nil
+	})
+	return err
+}
+
+// recordEnd has the record say that and why the sandbox ends. errChanged: it
+// has ended before. l is nil for one whose machine is not known to live.
+func (s *Service) recordEnd(ctx context.Context, id string, e ending, l *live) error {
 	_, err := s.store.UpdateSandbox(ctx, id, func(sb *eqvps.Sandbox) error {
 		if sb.Ended() {
 			return errChanged
@@ -124,42 +166,28 @@ func (s *Service) end(ctx context.Context, id string, reason eqvps.Reason) error
 		if sb.State == eqvps.StateDeleting {
 			return nil
 		}
-		sb.State, sb.Reason, sb.EndedAt = eqvps.StateDeleting, reason, now
-		if reason == eqvps.ReasonHostLost {
-			// When it went is not known; time that nobody can account for is
-			// not charged.
-			sb.EndedAt = sb.LastActive
-		}
+		e.apply(sb)
 		if l != nil {
 			sb.LastActive = l.lastActive()
 			recordUsage(sb, l.machine)
 		}
 		return nil
 	})
-	if errors.Is(err, errChanged) {
-		// Somebody else ended it. If its machine was still starting then, it
-		// may have come up since.
-		return s.host.Destroy(ctx, id)
+	if err == nil || errors.Is(err, errChanged) {
+		s.mu.Lock()
+		delete(s.unrecorded, id)
+		s.mu.Unlock()
 	}
-	if err != nil {
-		if l != nil { // still alive for all we know
-			s.mu.Lock()
-			s.live[id] = l
-			s.mu.Unlock()
-		}
-		return err
-	}
-	if l != nil {
-		l.machine.Close()
-	}
-	if err := s.host.Destroy(ctx, id); err != nil {
-		return err
-	}
-	_, err = s.store.UpdateSandbox(ctx, id, func(sb *eqvps.Sandbox) error {
-		sb.State = eqvps.StateDeleted
-		return nil
-	})
 	return err
+}
+
+func (e ending) apply(sb *eqvps.Sandbox) {
+	sb.State, sb.Reason, sb.EndedAt = eqvps.StateDeleting, e.reason, e.at
+	if e.reason == eqvps.ReasonHostLost {
+		// When it went is not known; time that nobody can account for is not
+		// charged.
+		sb.EndedAt = sb.LastActive
+	}
 }
 
 // recordUsage writes the machine's last figures into the record. A dead

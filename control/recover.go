@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -164,8 +165,17 @@ func (s *Service) flushActivity(ctx context.Context) {
 	}
 }
 
-// retryEnds finishes sandboxes that were marked as ending and could not be freed.
+// retryEnds finishes sandboxes whose end could not be recorded, or that could
+// not be freed.
 func (s *Service) retryEnds(ctx context.Context) {
+	s.mu.Lock()
+	unrecorded := maps.Clone(s.unrecorded)
+	s.mu.Unlock()
+	for id, e := range unrecorded {
+		if err := s.end(ctx, id, e.reason); err != nil {
+			s.log.Error("still cannot record the end of a sandbox", "sandbox", id, "err", err)
+		}
+	}
 	open := false
 	unfinished, err := s.store.FindSandboxes(ctx, eqvps.SandboxFilter{Ended: &open})
 	if err != nil {

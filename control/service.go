@@ -48,9 +48,10 @@ type Service struct {
 	now     func() time.Time
 	log     *slog.Logger
 
-	mu      sync.Mutex
-	live    map[string]*live
-	touched map[string]time.Time // when a token's last use was last stored
+	mu         sync.Mutex
+	live       map[string]*live
+	unrecorded map[string]ending    // sandboxes that end, until the store knows
+	touched    map[string]time.Time // when a token's last use was last stored
 
 	stop context.CancelFunc
 	ctx  context.Context // ends with Close
@@ -67,7 +68,7 @@ func New(cfg Config) *Service {
 	s := &Service{
 		store: cfg.Store, host: cfg.Host, tariffs: cfg.Tariffs,
 		now: cfg.Now, log: cfg.Logger,
-		live: map[string]*live{}, touched: map[string]time.Time{},
+		live: map[string]*live{}, unrecorded: map[string]ending{}, touched: map[string]time.Time{},
 	}
 	if s.now == nil {
 		s.now = time.Now
@@ -156,8 +157,14 @@ func (s *Service) List(ctx context.Context, f eqvps.SandboxFilter) ([]*eqvps.San
 }
 
 // refresh adds to a stored record what is known only here: activity is stored
-// at intervals.
+// at intervals, and a full store cannot take an end.
 func (s *Service) refresh(sb *eqvps.Sandbox) {
+	s.mu.Lock()
+	e, ending := s.unrecorded[sb.ID]
+	s.mu.Unlock()
+	if ending && !sb.Ended() && sb.State != eqvps.StateDeleting {
+		e.apply(sb)
+	}
 	if l := s.lookup(sb.ID); l != nil {
 		if at := l.lastActive(); at.After(sb.LastActive) {
 			sb.LastActive = at

@@ -13,8 +13,15 @@ import (
 type memStore struct {
 	eqvps.TokenStore
 	eqvps.AccountStore
-	mu  sync.Mutex
-	all map[string]eqvps.Sandbox
+	mu   sync.Mutex
+	all  map[string]eqvps.Sandbox
+	full bool // updates fail, as on a full disk
+}
+
+func (s *memStore) setFull(full bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.full = full
 }
 
 func newMemStore() *memStore { return &memStore{all: map[string]eqvps.Sandbox{}} }
@@ -29,6 +36,9 @@ func (s *memStore) CreateSandbox(_ context.Context, sb *eqvps.Sandbox) error {
 func (s *memStore) UpdateSandbox(_ context.Context, id string, change func(*eqvps.Sandbox) error) (*eqvps.Sandbox, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.full {
+		return nil, eqvps.Errorf(eqvps.CodeCapacity, "full")
+	}
 	sb, ok := s.all[id]
 	if !ok {
 		return nil, eqvps.Errorf(eqvps.CodeSandboxNotFound, "no %s", id)

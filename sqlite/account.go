@@ -10,7 +10,7 @@ import (
 
 // CreateAccount adds an account. Names are unique.
 func (s *Store) CreateAccount(ctx context.Context, a *eqvps.Account) error {
-	_, err := s.write.ExecContext(ctx, `INSERT INTO accounts (id, name, created_at) VALUES (?, ?, ?)`,
+	_, err := s.exec(ctx, `INSERT INTO accounts (id, name, created_at) VALUES (?, ?, ?)`,
 		a.ID, a.Name, micros(a.CreatedAt))
 	return err
 }

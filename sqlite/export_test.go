@@ -40,3 +40,12 @@ func (s *Store) Plan(t *testing.T, f eqvps.SandboxFilter) string {
 	}
 	return strings.Join(plan, "; ")
 }
+
+// Fill keeps the database from growing, as a full disk does.
+func (s *Store) Fill(t *testing.T) {
+	t.Helper()
+	var n int
+	if err := s.write.QueryRowContext(t.Context(), "PRAGMA max_page_count = 1").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+}

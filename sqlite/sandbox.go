@@ -21,7 +21,7 @@ func (s *Store) CreateSandbox(ctx context.Context, sb *eqvps.Sandbox) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.write.ExecContext(ctx, `INSERT INTO sandboxes (`+sandboxColumns+`)
+	_, err = s.exec(ctx, `INSERT INTO sandboxes (`+sandboxColumns+`)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, args...)
 	return err
 }

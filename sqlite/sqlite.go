@@ -29,6 +29,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite"
@@ -179,8 +180,29 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
+// exec runs one statement that writes. CodeCapacity when the disk is full.
+func (s *Store) exec(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	res, err := s.write.ExecContext(ctx, query, args...)
+	return res, full(err)
+}
+
+// full gives the error of a full disk its code: nothing was changed, and the
+// same call works once there is room.
+func full(err error) error {
+	var e *sqlite.Error
+	if errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_FULL {
+		return &eqvps.Error{Code: eqvps.CodeCapacity, Message: "The server's disk is full.", RetryAfter: 30 * time.Second, Cause: err}
+	}
+	return err
+}
+
 // transact runs f in a transaction that holds the write lock from its start.
+// CodeCapacity when the disk is full.
 func (s *Store) transact(ctx context.Context, f func(*sql.Tx) error) error {
+	return full(s.transaction(ctx, f))
+}
+
+func (s *Store) transaction(ctx context.Context, f func(*sql.Tx) error) error {
 	tx, err := s.write.BeginTx(ctx, nil)
 	if err != nil {
 		return err

@@ -3,8 +3,10 @@ package sqlite_test
 import (
 	"bytes"
 	"database/sql"
+	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -227,5 +229,20 @@ func BenchmarkAuthenticate(b *testing.B) {
 		if _, err := s.FindTokenByHash(b.Context(), tok.Hash); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// TestDiskFull: a caller learns that there is no room, and that trying again
+// may help.
+func TestDiskFull(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "eqvps.db"))
+	s.Fill(t)
+	var err error
+	for i := 0; err == nil && i < 10_000; i++ {
+		err = s.CreateAccount(t.Context(), eqvps.NewAccount(strings.Repeat("a", 40)+strconv.Itoa(i), time.Now()))
+	}
+	var e *eqvps.Error
+	if !errors.As(err, &e) || e.Code != eqvps.CodeCapacity || e.RetryAfter <= 0 {
+		t.Errorf("a full disk gives %v", err)
 	}
 }

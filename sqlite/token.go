@@ -13,7 +13,7 @@ const tokenColumns = `id, account_id, name, hash, admin, created_at, expires_at,
 
 // CreateToken adds a token's record.
 func (s *Store) CreateToken(ctx context.Context, t *eqvps.Token) error {
-	_, err := s.write.ExecContext(ctx, `INSERT INTO tokens (`+tokenColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+	_, err := s.exec(ctx, `INSERT INTO tokens (`+tokenColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		t.ID, t.AccountID, t.Name, t.Hash[:], t.Admin,
 		micros(t.CreatedAt), micros(t.ExpiresAt), micros(t.LastUsed), micros(t.RevokedAt))
 	return err
@@ -78,7 +78,7 @@ func (s *Store) TouchToken(ctx context.Context, id string, now time.Time) error 
 }
 
 func (s *Store) updateToken(ctx context.Context, query string, args ...any) error {
-	res, err := s.write.ExecContext(ctx, query, args...)
+	res, err := s.exec(ctx, query, args...)
 	if err != nil {
 		return err
 	}
