@@ -216,13 +216,13 @@ func setLimits() error {
 
 // setupCgroups keeps commands from starving the agent and the kernel: they
 // share a limit on memory, so that it is among them that the kernel looks for
-// a victim, and one on processes.
+// a victim, and one on processes. What the kernel and the agent have taken by
+// now, and a reserve, are not theirs.
 func setupCgroups() error {
 	if err := os.MkdirAll(cgroupDir, 0o755); err != nil {
 		return err
 	}
-	total := memTotal()
-	memory := total - max(32<<20, total/16)
+	memory := memAvailable() - max(24<<20, memTotal()/64)
 	pids := min(readInt("/proc/sys/kernel/pid_max"), readInt("/proc/sys/kernel/threads-max")) * 9 / 10
 	for _, f := range []struct{ file, value string }{
 		{"/sys/fs/cgroup/cgroup.subtree_control", "+memory +pids"},
@@ -244,6 +244,18 @@ func memTotal() int64 {
 		return 0
 	}
 	return int64(si.Totalram) * int64(si.Unit)
+}
+
+// memAvailable is what the kernel could give to processes now, in bytes.
+func memAvailable() int64 {
+	b, _ := os.ReadFile("/proc/meminfo")
+	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
+			kib, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64)
+			return kib << 10
+		}
+	}
+	return memTotal() / 2
 }
 
 func readInt(file string) int64 {

@@ -60,33 +60,53 @@ func newPort(fd int) (*port, error) {
 	return p, err
 }
 
+// portBuffer is what one read of a port returns at most.
+const portBuffer = 4096
+
 // Read returns agent.ErrHostGone once when there is no host, then waits.
 func (p *port) Read(b []byte) (n int, err error) {
 	werr := p.raw.Read(func(fd uintptr) bool {
-		for {
-			n, err = unix.Read(int(fd), b)
-			switch {
-			case err == unix.EINTR:
-				continue
-			case err == unix.EAGAIN:
-				p.gone = false
-				return false
-			case err == nil && n == 0:
-				if p.gone {
-					return false
-				}
-				p.gone = true
-				err = agent.ErrHostGone
-				return true
-			}
+		n, err = p.read(int(fd), b)
+		switch {
+		case err == unix.EAGAIN:
 			p.gone = false
-			return true
+			return false
+		case err == nil && n == 0 && p.gone:
+			return false
+		case err == nil && n == 0:
+			p.gone = true
+			err = agent.ErrHostGone
+		default:
+			p.gone = false
 		}
+		return true
 	})
 	if werr != nil {
 		return 0, werr
 	}
-	return max(n, 0), err
+	return n, err
+}
+
+// read reads as much as there is: while the port fills its buffers, the reader
+// behind it is woken once for many.
+func (p *port) read(fd int, b []byte) (n int, err error) {
+	for n < len(b) {
+		var m int
+		m, err = unix.Read(fd, b[n:])
+		if err == unix.EINTR {
+			continue
+		}
+		if m > 0 {
+			n += m
+		}
+		if m != portBuffer {
+			break
+		}
+	}
+	if n > 0 {
+		return n, nil
+	}
+	return 0, err
 }
 
 func (p *port) Write(b []byte) (int, error) { return p.f.Write(b) }
