@@ -17,6 +17,11 @@ func (n *Node) Destroy(ctx context.Context, id string) error {
 	if err := n.cancelStart(ctx, id); err != nil {
 		return err
 	}
+	return n.destroy(ctx, id)
+}
+
+// destroy is Destroy for a machine whose start is over, or that of the caller.
+func (n *Node) destroy(ctx context.Context, id string) error {
 	link := n.machineDir(id)
 	dir := resolve(link)
 	if err := n.destroyIn(ctx, dir); err != nil {

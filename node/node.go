@@ -160,16 +160,7 @@ func (n *Node) reclaim(ctx context.Context) error {
 	} else if freed > 0 {
 		n.log.Info("freed network slots of an earlier run", "slots", freed)
 	}
-	half, err := filepath.Glob(filepath.Join(n.dir, "templates", "*"+halfMade))
-	if err != nil {
-		return err
-	}
-	for _, dir := range half {
-		if err := os.RemoveAll(dir); err != nil {
-			return err
-		}
-	}
-	return nil
+	return n.sweepTemplates()
 }
 
 // Info tells which monitor runs the machines.

@@ -2,10 +2,12 @@ package node_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -116,17 +118,7 @@ func TestStandby(t *testing.T) {
 	dir := t.TempDir()
 	n := newNode(t, dir, nil)
 	n.KeepReady(testTariff, 1)
-	waitReady := func(n *node.Node) {
-		t.Helper()
-		deadline := time.Now().Add(3 * time.Minute)
-		for n.Ready() < 1 {
-			if time.Now().After(deadline) {
-				t.Fatal("no machine stands by after 3 minutes")
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
-	}
-	waitReady(n)
+	waitReady(t, n)
 	a, err := n.Start(t.Context(), eqvps.StartMachine{ID: "sb_a", Tariff: testTariff, Env: map[string]string{"GREETING": "hello"}})
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +129,7 @@ func TestStandby(t *testing.T) {
 	if got := run(t, a, `echo "$GREETING $(hostname)"`); got != "hello sb-a" {
 		t.Errorf("got %q", got)
 	}
-	waitReady(n)
+	waitReady(t, n)
 	b, err := n.Start(t.Context(), eqvps.StartMachine{ID: "sb_b", Tariff: testTariff})
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +142,7 @@ func TestStandby(t *testing.T) {
 	if got := run(t, b, "echo ${GREETING-unset}"); got != "unset" {
 		t.Errorf("a variable of another sandbox is set: %q", got)
 	}
-	waitReady(n)
+	waitReady(t, n)
 	for _, m := range []eqvps.Machine{a, b} {
 		if err := m.Close(); err != nil {
 			t.Error(err)
@@ -184,4 +176,102 @@ func TestStandby(t *testing.T) {
 	}
 	closeNode(t, next)
 	closeNode(t, n)
+}
+
+// TestDamagedTemplateIsMadeAnew: whatever happened to a template on disk, the
+// next start finds out and heals it.
+func TestDamagedTemplateIsMadeAnew(t *testing.T) {
+	dir := t.TempDir()
+	n := newNode(t, dir, nil)
+	if err := n.Warm(t.Context(), "", testTariff); err != nil {
+		t.Fatal(err)
+	}
+	closeNode(t, n)
+	templates, err := filepath.Glob(filepath.Join(dir, "templates", "*"))
+	if err != nil || len(templates) != 1 {
+		t.Fatal(templates, err)
+	}
+	for name, damage := range map[string]func(path string) error{
+		"memory": func(path string) error { return os.Truncate(path, 4096) },
+		"state": func(path string) error {
+			fi, err := os.Stat(path)
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(path, []byte(strings.Repeat("x", int(fi.Size()))), 0o600)
+		},
+	} {
+		if err := damage(filepath.Join(templates[0], name)); err != nil {
+			t.Fatal(err)
+		}
+		n := newNode(t, dir, nil)
+		m, err := n.Start(t.Context(), eqvps.StartMachine{ID: "sb_a", Tariff: testTariff})
+		if err != nil {
+			t.Fatalf("with a damaged %s: %v", name, err)
+		}
+		if got := run(t, m, "echo fine"); got != "fine" {
+			t.Errorf("with a damaged %s: %q", name, got)
+		}
+		m.Close()
+		if err := n.Destroy(t.Context(), "sb_a"); err != nil {
+			t.Error(err)
+		}
+		closeNode(t, n)
+	}
+}
+
+// TestStaleTemplatesGo: what no start will ask for again takes no room.
+func TestStaleTemplatesGo(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"tpl_old", "tpl_half.making"} {
+		if err := os.MkdirAll(filepath.Join(dir, "templates", name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closeNode(t, newNode(t, dir, nil))
+	if left, _ := filepath.Glob(filepath.Join(dir, "templates", "*")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// TestUselessStandby: a machine that stood by and does not answer is replaced
+// by one restored on demand.
+func TestUselessStandby(t *testing.T) {
+	dir := t.TempDir()
+	var broken atomic.Bool
+	n := newNode(t, dir, func(label string) error {
+		if broken.Load() && label == "handover.weight" {
+			return errors.New("broken by the test")
+		}
+		return nil
+	})
+	defer closeNode(t, n)
+	n.KeepReady(testTariff, 1)
+	waitReady(t, n)
+	broken.Store(true)
+	m, err := n.Start(t.Context(), eqvps.StartMachine{ID: "sb_a", Tariff: testTariff})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if got := run(t, m, "hostname"); got != "sb-a" {
+		t.Errorf("got %q", got)
+	}
+	if fi, err := os.Lstat(filepath.Join(dir, "machines", "sb_a")); err != nil || !fi.IsDir() {
+		t.Errorf("the machine was not restored on demand: %v, %v", fi, err)
+	}
+	if err := n.Destroy(t.Context(), "sb_a"); err != nil {
+		t.Error(err)
+	}
+}
+
+func waitReady(t *testing.T, n *node.Node) {
+	t.Helper()
+	deadline := time.Now().Add(3 * time.Minute)
+	for n.Ready() < 1 {
+		if time.Now().After(deadline) {
+			t.Fatal("no machine stands by after 3 minutes")
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }

@@ -121,6 +121,7 @@ func (n *Node) rehearse(ctx context.Context, t *template, tariff eqvps.Tariff) (
 		mc.Close()
 		return nil, err
 	}
+	t.proved.Store(true)
 	return mc, nil
 }
 

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -56,12 +57,12 @@ func (n *Node) beginStart(ctx context.Context, id string) (context.Context, func
 
 // start is the fast path: a machine that stands by, or else one restored now,
 // is given the identity of the sandbox.
-func (n *Node) start(ctx context.Context, m eqvps.StartMachine) (*machine, error) {
-	t, err := n.template(ctx, m.Image, m.Tariff)
+func (n *Node) start(parent context.Context, m eqvps.StartMachine) (*machine, error) {
+	t, err := n.template(parent, m.Image, m.Tariff)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
+	ctx, cancel := context.WithTimeout(parent, restoreTimeout)
 	defer cancel()
 	if mc := n.ready.take(t); mc != nil {
 		err := n.handOver(ctx, mc, m)
@@ -70,10 +71,29 @@ func (n *Node) start(ctx context.Context, m eqvps.StartMachine) (*machine, error
 		}
 		n.log.Warn("a machine that stood by is of no use", "machine", mc.record.Name, "err", err)
 		mc.Close()
-		if err := n.Destroy(context.WithoutCancel(ctx), m.ID); err != nil {
+		if err := n.destroy(context.WithoutCancel(ctx), m.ID); err != nil {
 			return nil, err
 		}
 	}
+	mc, err := n.restoreFor(ctx, t, m)
+	if err == nil || t.proved.Load() || parent.Err() != nil {
+		return mc, err
+	}
+	// No machine has ever come of this template: it may be damaged.
+	n.log.Warn("making a template anew, because its first restore failed", "template", t.key.String(), "err", err)
+	if err := errors.Join(n.destroy(context.WithoutCancel(ctx), m.ID), n.discard(t)); err != nil {
+		return nil, err
+	}
+	if t, err = n.template(parent, m.Image, m.Tariff); err != nil {
+		return nil, err
+	}
+	ctx, cancel = context.WithTimeout(parent, restoreTimeout)
+	defer cancel()
+	return n.restoreFor(ctx, t, m)
+}
+
+// restoreFor restores a machine for a sandbox.
+func (n *Node) restoreFor(ctx context.Context, t *template, m eqvps.StartMachine) (*machine, error) {
 	mc, err := n.restore(ctx, m.ID, t, m.Tariff)
 	if err != nil {
 		return nil, err
@@ -81,6 +101,7 @@ func (n *Node) start(ctx context.Context, m eqvps.StartMachine) (*machine, error
 	if err := n.renew(ctx, mc, m); err != nil {
 		return nil, err
 	}
+	t.proved.Store(true)
 	return mc, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/eqvps/eqvps"
@@ -41,7 +42,7 @@ const defaultImage = "default"
 
 // templateFormat changes when this code changes what a template holds or how
 // its machine is made.
-const templateFormat = 1
+const templateFormat = 2
 
 // warmUp is run before the freeze, so that what every run needs is in the
 // guest's page cache, and thereby in the template's memory.
@@ -89,14 +90,24 @@ type template struct {
 	dir    string
 	image  *image.Image
 	memory *os.File
+	// proved is set once a machine restored from it has answered. One that never
+	// did is taken for damaged when a restore fails.
+	proved atomic.Bool
+}
+
+// commonKey is what all templates of this process have in common.
+func (n *Node) commonKey() templateKey {
+	return templateKey{
+		Format: templateFormat, Agent: n.agentSum,
+		Monitor: n.info.Monitor, Version: n.info.Version, Accel: n.info.Accel, CPUModel: n.info.CPUModel,
+		MTU: n.net.MTU(), WarmUp: warmUp,
+	}
 }
 
 func (n *Node) keyOf(img *image.Image, t eqvps.Tariff) templateKey {
-	return templateKey{
-		Format: templateFormat, Image: img.Digest(), Agent: n.agentSum,
-		Monitor: n.info.Monitor, Version: n.info.Version, Accel: n.info.Accel, CPUModel: n.info.CPUModel,
-		VCPUs: t.VCPUs(), MemoryMiB: t.MemoryMiB, DiskMiB: t.DiskMiB, MTU: n.net.MTU(), WarmUp: warmUp,
-	}
+	k := n.commonKey()
+	k.Image, k.VCPUs, k.MemoryMiB, k.DiskMiB = img.Digest(), t.VCPUs(), t.MemoryMiB, t.DiskMiB
+	return k
 }
 
 // Warm makes and loads the template of an image and a tariff if need be, so
@@ -160,7 +171,7 @@ func (n *Node) loaded(key templateKey) *template {
 // openTemplate loads a template from disk, making it if it is not there.
 func (n *Node) openTemplate(ctx context.Context, key templateKey, img *image.Image) (*template, error) {
 	t := &template{key: key, dir: filepath.Join(n.dir, "templates", key.String()), image: img}
-	if _, err := os.Stat(filepath.Join(t.dir, templateFile)); err != nil {
+	if !t.intact() {
 		began := time.Now()
 		n.progress(fmt.Sprintf("making the template for %d MiB (once per image and tariff)", key.MemoryMiB))
 		if err := n.makeTemplate(ctx, t); err != nil {
@@ -179,6 +190,18 @@ func (n *Node) openTemplate(ctx context.Context, key templateKey, img *image.Ima
 	defer n.mu.Unlock()
 	n.templates[key.String()] = t
 	return t, nil
+}
+
+// discard forgets a template and removes it from disk, so that the next start
+// makes it anew. Machines restored from it run on: they hold what they need.
+func (n *Node) discard(t *template) error {
+	n.mu.Lock()
+	if n.templates[t.key.String()] == t {
+		delete(n.templates, t.key.String())
+	}
+	n.mu.Unlock()
+	// The memory is not closed: another start may be about to inherit it.
+	return os.RemoveAll(t.dir)
 }
 
 // makeTemplate boots a machine, lets it warm up, freezes it and keeps what is
@@ -216,16 +239,12 @@ func (n *Node) makeTemplate(ctx context.Context, t *template) (err error) {
 	if err := os.Remove(initrd); err != nil {
 		return err
 	}
-	b, err := json.MarshalIndent(t.key, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(tmp, templateFile), b, 0o600); err != nil {
+	if err := t.writeManifest(tmp); err != nil {
 		return err
 	}
 	return n.do("template.publish", func() error {
 		// A template that is there is taken as whole, also after a power cut.
-		for _, f := range []string{templateFile, memoryFile, stateFile, upperFile, "."} {
+		for _, f := range append(templateFiles, templateFile, ".") {
 			if err := syncPath(filepath.Join(tmp, f)); err != nil {
 				return err
 			}

@@ -1,0 +1,96 @@
+package node
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+)
+
+// templateFiles are what a restore reads.
+var templateFiles = []string{memoryFile, stateFile, upperFile}
+
+// manifest is a template's template.json: what it was made from, and how large
+// its files are, which tells one that was cut short from a whole one.
+type manifest struct {
+	Key   templateKey      `json:"key"`
+	Sizes map[string]int64 `json:"sizes"` // bytes, by file
+}
+
+func sizes(dir string) (map[string]int64, error) {
+	all := map[string]int64{}
+	for _, name := range templateFiles {
+		fi, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			return nil, err
+		}
+		all[name] = fi.Size()
+	}
+	return all, nil
+}
+
+func (t *template) writeManifest(dir string) error {
+	m := manifest{Key: t.key}
+	var err error
+	if m.Sizes, err = sizes(dir); err != nil {
+		return err
+	}
+	b, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, templateFile), b, 0o600)
+}
+
+func readManifest(dir string) (m manifest, err error) {
+	b, err := os.ReadFile(filepath.Join(dir, templateFile))
+	if err != nil {
+		return m, err
+	}
+	return m, json.Unmarshal(b, &m)
+}
+
+// intact reports whether the template lies on disk as it was made. It looks at
+// sizes only: what else can be wrong shows when the first restore fails.
+func (t *template) intact() bool {
+	m, err := readManifest(t.dir)
+	if err != nil || !reflect.DeepEqual(m.Key, t.key) {
+		return false
+	}
+	have, err := sizes(t.dir)
+	return err == nil && reflect.DeepEqual(have, m.Sizes)
+}
+
+// sweepTemplates removes templates that were left half made, and those that no
+// start will ask for again: made by another agent, monitor or image.
+func (n *Node) sweepTemplates() error {
+	images, err := n.images.List()
+	if err != nil {
+		return err
+	}
+	digests := map[string]bool{}
+	for _, img := range images {
+		digests[img.Digest()] = true
+	}
+	dirs, err := filepath.Glob(filepath.Join(n.dir, "templates", "*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		m, err := readManifest(dir)
+		usable := err == nil && !strings.HasSuffix(dir, halfMade) && digests[m.Key.Image]
+		if usable {
+			now := n.commonKey()
+			now.Image, now.VCPUs, now.MemoryMiB, now.DiskMiB = m.Key.Image, m.Key.VCPUs, m.Key.MemoryMiB, m.Key.DiskMiB
+			usable = reflect.DeepEqual(now, m.Key)
+		}
+		if usable {
+			continue
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
