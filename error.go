@@ -23,6 +23,7 @@ const (
 	CodeSandboxNotFound     Code = "sandbox_not_found"
 	CodeFileNotFound        Code = "file_not_found"
 	CodeTokenNotFound       Code = "token_not_found"
+	CodeTaskNotFound        Code = "task_not_found"
 	CodeMethodNotAllowed    Code = "method_not_allowed"
 	CodeNotRunning          Code = "sandbox_not_running"
 	CodeSandboxEnded        Code = "sandbox_ended"
@@ -35,6 +36,7 @@ const (
 	CodeNotADirectory       Code = "not_a_directory"
 	CodeRateLimited         Code = "rate_limited"
 	CodeSandboxLimit        Code = "sandbox_limit_reached"
+	CodeTaskLimit           Code = "task_limit_reached"
 	CodeInternal            Code = "internal"
 	CodeStartFailed         Code = "start_failed"
 	CodeCapacity            Code = "capacity"
@@ -65,6 +67,7 @@ var ErrorTable = []ErrorKind{
 	{CodeSandboxNotFound, 404, "There is no such sandbox.", "List the sandboxes of this account, or create one.", "GET /sandboxes"},
 	{CodeFileNotFound, 404, "There is no such file in the sandbox.", "List the folder to see what is there.", "GET /sandboxes/{id}/files/list"},
 	{CodeTokenNotFound, 404, "There is no such token.", "List the tokens of this account.", "GET /tokens"},
+	{CodeTaskNotFound, 404, "There is no such task in the sandbox.", "List the tasks of the sandbox, or start one.", "GET /sandboxes/{id}/tasks"},
 	{CodeMethodNotAllowed, 405, "This address does not take that method.", "Look the path up in the OpenAPI document.", "GET /openapi.json"},
 	{CodeNotRunning, 409, "The sandbox is not running.", "Wait until its state is \"running\", then try again.", "GET /sandboxes/{id}"},
 	{CodeSandboxEnded, 410, "The sandbox has ended.", "Create a new one; the reason it ended is in its record.", "POST /sandboxes"},
@@ -77,6 +80,7 @@ var ErrorTable = []ErrorKind{
 	{CodeNotADirectory, 422, "The path names something that is not a folder.", "Name a folder, or download the file.", "GET /sandboxes/{id}/files/raw"},
 	{CodeRateLimited, 429, "Too many requests.", "Wait as long as Retry-After says, then try again.", ""},
 	{CodeSandboxLimit, 429, "The limit of sandboxes running at once is reached.", "Delete a sandbox, or wait until one ends.", "GET /sandboxes"},
+	{CodeTaskLimit, 429, "Too many tasks run in the sandbox at once.", "Wait until one ends, or kill one.", "GET /sandboxes/{id}/tasks"},
 	{CodeInternal, 500, "Something went wrong on our side.", "Try again; if it stays, report the request id.", ""},
 	{CodeStartFailed, 503, "The sandbox could not be started; nothing is charged.", "Try again; if it stays, the operator finds the cause under the request id.", "POST /sandboxes"},
 	{CodeCapacity, 503, "There is no room for this sandbox right now.", "Wait as long as Retry-After says, or choose a smaller tariff.", "GET /sandboxes/tariffs"},

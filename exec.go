@@ -53,8 +53,25 @@ func RunRequest(lang Language, code string) (ExecRequest, error) {
 	return ExecRequest{Argv: argv, Stdin: []byte(code)}, nil
 }
 
-// Validate checks the request and fills in defaults.
+// Validate checks the request as a foreground command and fills in defaults.
 func (r *ExecRequest) Validate() error {
+	if err := r.validateCommand(); err != nil {
+		return err
+	}
+	if r.Timeout == 0 {
+		r.Timeout = DefaultExecTimeout
+	}
+	if r.Timeout < time.Second {
+		return Errorf(CodeInvalidTimeout, "The timeout must be at least 1 second.")
+	}
+	if r.Timeout > MaxExecTimeout {
+		return Errorf(CodeInvalidTimeout, "A foreground command may run at most %d seconds; start a background task for longer work.", int(MaxExecTimeout.Seconds()))
+	}
+	return nil
+}
+
+// validateCommand checks everything but the timeout.
+func (r *ExecRequest) validateCommand() error {
 	switch {
 	case r.Command == "" && len(r.Argv) == 0:
 		return Errorf(CodeInvalidRequest, "The command is empty.")
@@ -84,19 +101,7 @@ func (r *ExecRequest) Validate() error {
 			return err
 		}
 	}
-	if err := ValidateEnv(r.Env); err != nil {
-		return err
-	}
-	if r.Timeout == 0 {
-		r.Timeout = DefaultExecTimeout
-	}
-	if r.Timeout < time.Second {
-		return Errorf(CodeInvalidTimeout, "The timeout must be at least 1 second.")
-	}
-	if r.Timeout > MaxExecTimeout {
-		return Errorf(CodeInvalidTimeout, "A foreground command may run at most %d seconds; start a background task for longer work.", int(MaxExecTimeout.Seconds()))
-	}
-	return nil
+	return ValidateEnv(r.Env)
 }
 
 // Stream names an output stream.

@@ -17,6 +17,7 @@ func newID(prefix string) string {
 const (
 	sandboxPrefix = "sb_"
 	tokenPrefix   = "tok_"
+	taskPrefix    = "task_"
 	accountPrefix = "acc_"
 )
 

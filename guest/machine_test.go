@@ -113,7 +113,7 @@ func newMachine(t *testing.T) *machine {
 		t.Fatal(err)
 	}
 	a, err := agent.New(agent.Config{
-		Version: guest.Version, CgroupDir: dir, Environment: env, OOMScore: -1,
+		Version: guest.Version, CgroupDir: dir, Environment: env, SpoolDir: t.TempDir(), OOMScore: -1,
 		Renew:    func(id agent.Identity) error { m.renewed = append(m.renewed, id); return nil },
 		SetClock: func(to time.Time) error { m.clock = to; return nil },
 		Shutdown: func() {},

@@ -5,7 +5,8 @@ package guest
 // Each change gets a number and a line:
 //
 //	1: 2026-11-30: the first: handshake, identity, commands, files, clock
-const Version = 1
+//	2: 2026-11-30: background tasks: start, read, list, kill, activity
+const Version = 2
 
 // oldest is the oldest version of a guest that this host can talk to.
 const oldest = 1

@@ -51,7 +51,7 @@ func run() error {
 	}
 	a, err := agent.New(agent.Config{
 		Version: guest.Version, CgroupDir: cgroupDir, Environment: agent.EnvironmentFile,
-		OOMScore: score, Renew: id.renew, SetClock: setClock, Shutdown: shutdown,
+		SpoolDir: "/var/tmp", OOMScore: score, Renew: id.renew, SetClock: setClock, Shutdown: shutdown,
 	})
 	if err != nil {
 		return err

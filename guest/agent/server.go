@@ -1,5 +1,3 @@
-// Package agent is the guest's side of the protocol: it runs commands, moves
-// files and takes a machine's identity. cmd/eqvps-guest makes it PID 1.
 package agent
 
 import (
@@ -29,6 +27,7 @@ type Config struct {
 	Version     int    // of the protocol
 	CgroupDir   string // commands get a cgroup each below this one
 	Environment string // file of variables for every command; see EnvironmentFile
+	SpoolDir    string // folder on the disk for the output of background tasks
 	OOMScore    int    // open /proc/self/oom_score_adj, or -1 where the agent is not protected
 	// Renew takes an identity, SetClock sets the machine's clock, Shutdown ends
 	// the machine.
@@ -41,6 +40,7 @@ type Config struct {
 type Agent struct {
 	cfg      Config
 	run      *runner
+	tasks    *tasks
 	base     []string                 // what every command's environment starts with
 	env      atomic.Pointer[[]string] // base and the sandbox's own, which are kept nowhere else
 	freezing atomic.Bool              // to the gate when the session ends
@@ -54,6 +54,7 @@ func New(cfg Config) (*Agent, error) {
 		return nil, err
 	}
 	a := &Agent{cfg: cfg, run: &runner{groups: newCgroups(cfg.CgroupDir), null: null}}
+	a.tasks = &tasks{run: a.run, spool: &spool{dir: cfg.SpoolDir, fd: -1}}
 	if cfg.OOMScore >= 0 {
 		children.score = cfg.OOMScore
 	}
@@ -84,16 +85,21 @@ func (a *Agent) serve(c net.Conn) {
 func (a *Agent) routes() http.Handler {
 	m := http.NewServeMux()
 	for pattern, h := range map[string]func(http.ResponseWriter, *http.Request) error{
-		"GET " + wire.PathPing:      a.ping,
-		"POST " + wire.PathClock:    a.clock,
-		"POST " + wire.PathFreeze:   a.freeze,
-		"POST " + wire.PathSync:     a.sync,
-		"POST " + wire.PathShutdown: a.shutdown,
-		"POST " + wire.PathExec:     a.exec,
-		"PUT " + wire.PathFile:      a.upload,
-		"GET " + wire.PathFile:      a.download,
-		"GET " + wire.PathStat:      a.stat,
-		"GET " + wire.PathList:      a.list,
+		"GET " + wire.PathPing:         a.ping,
+		"POST " + wire.PathClock:       a.clock,
+		"POST " + wire.PathFreeze:      a.freeze,
+		"POST " + wire.PathSync:        a.sync,
+		"POST " + wire.PathShutdown:    a.shutdown,
+		"POST " + wire.PathExec:        a.exec,
+		"PUT " + wire.PathFile:         a.upload,
+		"GET " + wire.PathFile:         a.download,
+		"GET " + wire.PathStat:         a.stat,
+		"GET " + wire.PathList:         a.list,
+		"POST " + wire.PathTask:        a.startTask,
+		"GET " + wire.PathTask:         a.readTask,
+		"DELETE " + wire.PathTask:      a.killTask,
+		"GET " + wire.PathTasks:        a.listTasks,
+		"GET " + wire.PathTaskActivity: a.taskActivity,
 	} {
 		m.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			if err := h(w, r); err != nil {

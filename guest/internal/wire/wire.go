@@ -25,6 +25,19 @@ const (
 	PathFile     = "/file"     // PUT content: Entry; GET: content, Entry in HeaderEntry
 	PathStat     = "/stat"     // GET: Entry
 	PathList     = "/list"     // GET: Listing
+
+	// Since version 2.
+	PathTask         = "/task"          // POST TaskStart + stdin: Task; GET: TaskOutput; DELETE: Task
+	PathTasks        = "/tasks"         // GET: Tasks
+	PathTaskActivity = "/task-activity" // GET: TaskActivity
+)
+
+// The parameters of the task calls.
+const (
+	ParamTask   = "task"
+	ParamStdout = "stdout" // offset
+	ParamStderr = "stderr" // offset
+	ParamMax    = "max"    // bytes of each stream
 )
 
 // The parameters of the file calls.
@@ -50,6 +63,12 @@ const (
 	MaxEntries = 1000
 	// MaxNameBytes is the longest name of a file that Linux has.
 	MaxNameBytes = 255
+	// MaxTaskOutput bounds a TaskOutput.
+	MaxTaskOutput = 2*eqvps.MaxTaskReadBytes + maxTask + 64
+	// MaxTaskList bounds the list of a sandbox's tasks.
+	MaxTaskList = eqvps.MaxTasks * (maxTask + 4)
+	// maxTask bounds a Task.
+	maxTask = 1 << 10
 )
 
 // Identity is the hello of a session that makes a machine its own.

@@ -14,7 +14,7 @@ import (
 	"github.com/eqvps/eqvps"
 )
 
-// The fields of version 1. A change here is a change of the protocol: give it
+// The fields, with the version that brought them. A change here is a change of the protocol: give it
 // a number and a line in guest/version.go, and keep reading what older guests
 // send.
 func TestFieldsArePinned(t *testing.T) {
@@ -27,9 +27,17 @@ func TestFieldsArePinned(t *testing.T) {
 		"Entry":    "Name []uint8; Type string; Size int64; Mode uint32; MtimeN int64; Target []uint8",
 		"Listing":  "Entries []wire.Entry; More bool",
 		"Failure":  "Code string; Message string",
+		// Version 2.
+		"Task":         "ID string; Label []uint8; State string; Code int; Signal string; TimedOut bool; OOM bool; StartedNano int64; EndedNano int64; DurationNS int64; Stdout wire.Retained; Stderr wire.Retained",
+		"Retained":     "Total int64; Dropped int64",
+		"TaskOutput":   "Task wire.Task; Stdout wire.Chunk; Stderr wire.Chunk",
+		"Chunk":        "Offset int64; Data []uint8",
+		"Tasks":        "List [][]uint8",
+		"TaskActivity": "Running int; SinceEnd int64",
 	}
 	got := map[string]string{}
-	for _, v := range []any{Identity{}, Pong{}, Clock{}, ExecHead{}, Result{}, Entry{}, Listing{}, Failure{}} {
+	for _, v := range []any{Identity{}, Pong{}, Clock{}, ExecHead{}, Result{}, Entry{}, Listing{}, Failure{},
+		Task{}, Retained{}, TaskOutput{}, Chunk{}, Tasks{}, TaskActivity{}} {
 		typ := reflect.TypeOf(v)
 		var fields []string
 		for i := range typ.NumField() {
