@@ -115,6 +115,8 @@ type memMachine struct {
 	done chan struct{}
 	// release, if set, holds Exec back until it is closed.
 	release chan struct{}
+	// lost, if set, breaks the channel to the guest when it is closed.
+	lost chan struct{}
 }
 
 func (m *memMachine) die() { m.once.Do(func() { close(m.done) }) }
@@ -139,6 +141,8 @@ func (m *memMachine) Exec(ctx context.Context, _ eqvps.ExecRequest, _ eqvps.Outp
 		return eqvps.ExitStatus{}, nil
 	case <-ctx.Done():
 		return eqvps.ExitStatus{}, ctx.Err()
+	case <-m.lost:
+		return eqvps.ExitStatus{}, eqvps.WrapError(eqvps.CodeUnreachable, io.EOF)
 	case <-m.done:
 		return eqvps.ExitStatus{}, eqvps.WrapError(eqvps.CodeUnreachable, io.ErrUnexpectedEOF)
 	}

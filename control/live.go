@@ -105,22 +105,33 @@ func (s *Service) running(ctx context.Context, id string) (*live, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case sb.Ended():
+	if over(sb) {
 		return nil, endedError(sb)
-	case sb.State != eqvps.StateRunning:
+	}
+	if sb.State != eqvps.StateRunning {
 		return nil, eqvps.Errorf(eqvps.CodeNotRunning, "The sandbox is %s.", sb.State)
 	}
 	if l := s.lookup(id); l != nil {
 		return l, nil
 	}
-	// The record was read an instant before the machine went.
-	return nil, eqvps.Errorf(eqvps.CodeNotRunning, "The sandbox is %s.", eqvps.StateDeleting)
+	// The record was read an instant before the sandbox began to end.
+	if sb, err = s.Get(ctx, id); err != nil {
+		return nil, err
+	}
+	return nil, endedError(sb)
+}
+
+// over tells whether a sandbox has ended, or ends and cannot be used again.
+func over(sb *eqvps.Sandbox) bool {
+	return sb.Ended() || sb.State == eqvps.StateDeleting
 }
 
 func endedError(sb *eqvps.Sandbox) error {
 	return eqvps.Errorf(eqvps.CodeSandboxEnded, "The sandbox has ended (%s).", sb.Reason)
 }
+
+// deathNotice is how much later than its channel a machine's end may be seen.
+const deathNotice = time.Second
 
 // explain turns the failure of a call into its cause where the sandbox ended
 // meanwhile.
@@ -128,11 +139,24 @@ func (s *Service) explain(ctx context.Context, l *live, err error) error {
 	if eqvps.ErrorCode(err) != eqvps.CodeUnreachable || ctx.Err() != nil {
 		return err
 	}
+	died := false
+	select {
+	case <-l.machine.Done():
+		died = true
+	case <-time.After(deathNotice):
+	case <-ctx.Done():
+		return err
+	}
 	found, ferr := s.store.FindSandboxes(ctx, eqvps.SandboxFilter{ID: l.id, Limit: 1})
 	if ferr != nil || len(found) == 0 {
 		return err
 	}
-	if sb := found[0]; sb.Ended() || sb.State == eqvps.StateDeleting {
+	sb := found[0]
+	s.refresh(sb)
+	if died && !over(sb) {
+		sb.Reason = eqvps.ReasonError // as its record is about to say
+	}
+	if died || over(sb) {
 		return endedError(sb)
 	}
 	return err

@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"testing"
@@ -71,5 +72,45 @@ func TestEndsWhileStoreIsFull(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		check(eqvps.StateDeleted)
+	})
+}
+
+// TestMachineDiesUnderCommand: the channel breaks an instant before the
+// machine's end is seen, and the caller is told of the end all the same.
+func TestMachineDiesUnderCommand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		host := newMemHost()
+		svc := control.New(control.Config{Store: newMemStore(), Host: host, Tariffs: eqvps.DefaultTariffs,
+			Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+		if err := svc.Recover(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		defer svc.Close()
+		ctx := eqvps.WithPrincipal(context.Background(), eqvps.Principal{AccountID: "acc_a"})
+		sb, err := svc.Create(ctx, eqvps.CreateSandbox{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := host.machine(sb.ID)
+		m.release, m.lost = make(chan struct{}), make(chan struct{})
+		g, err := svc.Use(ctx, sb.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Second, func() { close(m.lost) })
+		time.AfterFunc(time.Second+50*time.Millisecond, m.die)
+		_, err = g.Exec(ctx, eqvps.ExecRequest{Command: "work"}, nil)
+		wantCode(t, err, eqvps.CodeSandboxEnded)
+
+		// From its first moment on, an end is told as one.
+		host.inject("destroy", errors.New("stuck"))
+		if sb, err = svc.Create(ctx, eqvps.CreateSandbox{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := svc.Delete(ctx, sb.ID); err == nil {
+			t.Fatal("a delete that freed nothing said it had")
+		}
+		_, err = svc.Use(ctx, sb.ID)
+		wantCode(t, err, eqvps.CodeSandboxEnded)
 	})
 }
