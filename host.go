@@ -39,6 +39,8 @@ type Machine interface {
 	Image() string
 	// Ping asks the guest agent for a sign of life.
 	Ping(ctx context.Context) error
+	// TaskActivity tells whether its background tasks keep it from being idle.
+	TaskActivity(ctx context.Context) (TaskActivity, error)
 	// CPUTime and EgressBytes tell what it has used so far.
 	CPUTime() (time.Duration, error)
 	EgressBytes() (uint64, error)

@@ -186,6 +186,7 @@ type SandboxService interface {
 type Guest interface {
 	Commander
 	Filer
+	Tasker
 }
 
 // Usage is what one sandbox has used.

@@ -117,6 +117,13 @@ type memMachine struct {
 	release chan struct{}
 	// lost, if set, breaks the channel to the guest when it is closed.
 	lost chan struct{}
+
+	tasks struct {
+		sync.Mutex
+		eqvps.TaskActivity
+		err   error
+		asked int
+	}
 }
 
 func (m *memMachine) die() { m.once.Do(func() { close(m.done) }) }
@@ -162,6 +169,34 @@ func (m *memMachine) Stat(context.Context, string) (eqvps.FileInfo, error) {
 
 func (m *memMachine) ListFiles(context.Context, string, string, int) ([]eqvps.FileInfo, bool, error) {
 	return nil, false, nil
+}
+
+func (m *memMachine) StartTask(_ context.Context, req eqvps.StartTask) (*eqvps.Task, error) {
+	m.tasks.Lock()
+	defer m.tasks.Unlock()
+	m.tasks.Running++
+	return &eqvps.Task{ID: req.ID, State: eqvps.TaskRunning, ExitStatus: eqvps.ExitStatus{Duration: req.Timeout}}, nil
+}
+
+func (m *memMachine) ReadTask(context.Context, string, eqvps.ReadTask) (*eqvps.TaskOutput, error) {
+	return &eqvps.TaskOutput{}, nil
+}
+
+func (m *memMachine) ListTasks(context.Context) ([]*eqvps.Task, error) { return nil, nil }
+
+func (m *memMachine) KillTask(context.Context, string) (*eqvps.Task, error) {
+	m.tasks.Lock()
+	defer m.tasks.Unlock()
+	m.tasks.Running--
+	m.tasks.LastEnd = time.Now()
+	return &eqvps.Task{State: eqvps.TaskKilled}, nil
+}
+
+func (m *memMachine) TaskActivity(context.Context) (eqvps.TaskActivity, error) {
+	m.tasks.Lock()
+	defer m.tasks.Unlock()
+	m.tasks.asked++
+	return m.tasks.TaskActivity, m.tasks.err
 }
 
 func (m *memMachine) Image() string                   { return "img_test" }

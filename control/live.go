@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/eqvps/eqvps"
@@ -20,12 +21,17 @@ type live struct {
 	calls  int       // calls under way: a sandbox that works is not idle
 	last   time.Time // when the last call began or ended
 	stored time.Time // what the store knows of last
+
+	// ending is set while the sandbox is being asked about its tasks or ended
+	// for that reason.
+	ending map[eqvps.Reason]*atomic.Bool
 }
 
 func newLive(sb *eqvps.Sandbox, m eqvps.Machine, now time.Time) *live {
 	return &live{
 		id: sb.ID, machine: m, idleTimeout: sb.IdleTimeout, expires: sb.ExpiresAt(),
 		last: now, stored: sb.LastActive,
+		ending: map[eqvps.Reason]*atomic.Bool{eqvps.ReasonIdle: {}, eqvps.ReasonTTL: {}},
 	}
 }
 
@@ -40,6 +46,15 @@ func (l *live) touch(now time.Time, calls int) {
 	defer l.mu.Unlock()
 	l.calls += calls
 	l.last = now
+}
+
+// activeAt notes activity that a call did not tell of.
+func (l *live) activeAt(at time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at.After(l.last) {
+		l.last = at
+	}
 }
 
 func (l *live) lastActive() time.Time {

@@ -119,14 +119,12 @@ func (s *Service) reapLoop(ctx context.Context) {
 func (s *Service) reap(ctx context.Context, now time.Time) {
 	for _, l := range s.all() {
 		reason, due := l.due(now)
-		if !due {
+		if !due || l.ending[reason].Swap(true) {
 			continue
 		}
 		s.background(func(context.Context) {
-			s.log.Info("sandbox ends", "sandbox", l.id, "reason", reason)
-			if err := s.end(ctx, l.id, reason); err != nil {
-				s.log.Error("cannot end a sandbox; will try again", "sandbox", l.id, "err", err)
-			}
+			defer l.ending[reason].Store(false)
+			s.endIfDue(ctx, l, reason)
 		})
 	}
 }

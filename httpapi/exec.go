@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"net/http"
-	"reflect"
 	"sync"
 
 	"github.com/eqvps/eqvps"
@@ -18,25 +17,32 @@ func codes(more ...eqvps.Code) []eqvps.Code { return append(more, useCodes...) }
 // command is a body that asks for a command.
 type command interface {
 	Domain() (eqvps.ExecRequest, error)
+	Task() (eqvps.StartTask, error)
+	Background() bool
 	Raw() bool
 }
 
 const execDoc = "A command that fails is an ordinary result. At the timeout the whole process tree is killed and what was printed is kept. " +
 	"Nothing but files persists between calls. A client that disconnects ends the command."
 
+const taskDoc = " With \"async\": true the command runs as a background task, for as long as the sandbox lives unless its own timeout is shorter, and keeps the sandbox from being idle."
+
 func (s *server) execRoutes() {
 	events := &mediaType{
-		name: "application/x-ndjson", schema: s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[wire.Event](), true, ""),
+		name: "application/x-ndjson", schema: schema[wire.Event](s),
 		doc: "One JSON event a line, as it is printed. The last is an exit or an error; a stream that ends without either was cut.",
 	}
+	result := &mediaType{name: "application/json", schema: schema[wire.ExecResult](s), doc: "The command has ended."}
+	task := &mediaType{name: "application/json", schema: schema[wire.Task](s), doc: "The background task has started (\"async\": true)."}
 	execCodes := codes(eqvps.CodeInvalidTimeout, eqvps.CodeInvalidPath, eqvps.CodeInvalidValue)
-	handle(s, route{
-		method: http.MethodPost, path: "/sandboxes/{id}/exec", id: "exec", tag: "commands", limit: maxExec, codes: execCodes,
-		summary: "Run a command and wait for it", description: execDoc,
+	startCodes := append(execCodes[:len(execCodes):len(execCodes)], eqvps.CodeTaskLimit)
+	handleRaw(s, route{
+		method: http.MethodPost, path: "/sandboxes/{id}/exec", id: "exec", tag: "commands", limit: maxExec, codes: startCodes,
+		summary: "Run a command and wait for it, or start it in the background", description: execDoc + taskDoc, answer: result, accepted: task,
 	}, collect[wire.ExecRequest](s))
-	handle(s, route{
-		method: http.MethodPost, path: "/sandboxes/{id}/run", id: "run", tag: "commands", limit: maxExec, codes: execCodes,
-		summary: "Run a piece of code and wait for it", description: execDoc,
+	handleRaw(s, route{
+		method: http.MethodPost, path: "/sandboxes/{id}/run", id: "run", tag: "commands", limit: maxExec, codes: startCodes,
+		summary: "Run a piece of code and wait for it, or start it in the background", description: execDoc + taskDoc, answer: result, accepted: task,
 	}, collect[wire.RunRequest](s))
 	handleRaw(s, route{
 		method: http.MethodPost, path: "/sandboxes/{id}/exec/stream", id: "execStream", tag: "commands", limit: maxExec, codes: execCodes,
@@ -59,12 +65,16 @@ func (s *server) start(ctx context.Context, id string, body command) (eqvps.Gues
 	return g, req, err
 }
 
-// collect runs a command and answers with all of its output.
-func collect[B command](s *server) func(context.Context, *call, *idInput, *B) (wire.ExecResult, error) {
-	return func(ctx context.Context, _ *call, in *idInput, body *B) (wire.ExecResult, error) {
+// collect runs a command and answers with all of its output, or starts it as a
+// task.
+func collect[B command](s *server) func(context.Context, *call, *idInput, *B) (raw, error) {
+	return func(ctx context.Context, _ *call, in *idInput, body *B) (raw, error) {
+		if (*body).Background() {
+			return s.background(ctx, in.ID, *body)
+		}
 		g, req, err := s.start(ctx, in.ID, *body)
 		if err != nil {
-			return wire.ExecResult{}, err
+			return nil, err
 		}
 		var res eqvps.ExecResult
 		var mu sync.Mutex // the order is per stream: the two may come at once
@@ -79,15 +89,18 @@ func collect[B command](s *server) func(context.Context, *call, *idInput, *B) (w
 			return nil
 		})
 		if err != nil {
-			return wire.ExecResult{}, err
+			return nil, err
 		}
-		return wire.NewExecResult(&res, (*body).Raw()), nil
+		return writeJSON(http.StatusOK, wire.NewExecResult(&res, (*body).Raw())), nil
 	}
 }
 
 // follow runs a command and passes on its output as it comes.
 func follow[B command](s *server) func(context.Context, *call, *idInput, *B) (raw, error) {
 	return func(ctx context.Context, _ *call, in *idInput, body *B) (raw, error) {
+		if (*body).Background() {
+			return nil, eqvps.Errorf(eqvps.CodeInvalidValue, "A background task has no stream; start it with the call without /stream and read its output from GET /sandboxes/{id}/tasks/{task_id}.")
+		}
 		g, req, err := s.start(ctx, in.ID, *body)
 		if err != nil {
 			return nil, err

@@ -38,6 +38,7 @@ type fake struct {
 	files  map[string]file
 	err    error // of every call that can fail, when set
 	tokens []*eqvps.Token
+	tasks  []*fakeTask // newest first
 	log    bytes.Buffer
 	ended  chan struct{} // receives when a command "sleep" was ended by its context
 	hold   chan struct{} // "wait" prints when it is closed

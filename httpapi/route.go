@@ -28,6 +28,7 @@ type route struct {
 	limit        int64        // of a JSON body; 0 is maxJSON
 	optional     bool         // the JSON body may be left out
 	answer       *mediaType   // of success, when it is not JSON
+	accepted     *mediaType   // of success with status 202, where that can be
 	upload       *mediaType   // of the body, when it is not JSON
 	codes        []eqvps.Code // what may go wrong besides what always may
 }
@@ -136,6 +137,12 @@ func operation[B any](s *server, rt route) huma.Operation {
 		op.Responses[strconv.Itoa(op.DefaultStatus)] = &huma.Response{
 			Description: rt.answer.doc,
 			Content:     map[string]*huma.MediaType{rt.answer.name: {Schema: rt.answer.schema}},
+		}
+	}
+	if rt.accepted != nil {
+		op.Responses[strconv.Itoa(http.StatusAccepted)] = &huma.Response{
+			Description: rt.accepted.doc,
+			Content:     map[string]*huma.MediaType{rt.accepted.name: {Schema: rt.accepted.schema}},
 		}
 	}
 	documentErrors(&op, codes, registry.Schema(reflect.TypeFor[wire.Error](), true, ""))

@@ -115,8 +115,6 @@ func TestScenarios(t *testing.T) {
 		{name: "exec command as list", method: "POST", path: api + "/sandboxes/ID/exec", body: `{"command":["a"]}`, status: 400, want: []string{"command", "must be text, not a list"}},
 		{name: "exec half a surrogate", method: "POST", path: api + "/sandboxes/ID/exec", body: `{"command":"echo \udcff"}`, status: 400, want: []string{"surrogate"}},
 		{name: "exec a whole pair", method: "POST", path: api + "/sandboxes/ID/exec", body: `{"command":"echo \\ud800 \ud83d\uDE00"}`, status: 200, want: []string{"\U0001F600", `\\ud800`}},
-		{name: "exec background", method: "POST", path: api + "/sandboxes/ID/exec", body: `{"command":"echo","async":true,"timeout":600}`, status: 422, want: []string{"invalid_value", "background tasks yet"}},
-		{name: "run background", method: "POST", path: api + "/sandboxes/ID/run", body: `{"language":"python","code":"1","async":true}`, status: 422, want: []string{"background tasks yet"}},
 		{name: "exec encoding", method: "POST", path: api + "/sandboxes/ID/exec", body: `{"command":"echo","encoding":"latin1"}`, status: 422, want: []string{"encoding"}},
 		{name: "exec default timeout", method: "POST", path: api + "/sandboxes/ID/exec", body: `{"command":"timeout"}`, status: 200, want: []string{`"stdout":"30s"`}},
 		{name: "exec own timeout", method: "POST", path: api + "/sandboxes/ID/exec", body: `{"command":"timeout","timeout":1.25}`, status: 200, want: []string{`"stdout":"1.25s"`}},

@@ -87,6 +87,7 @@ func New(cfg Config) http.Handler {
 	s.api.UseMiddleware(s.authenticate)
 	s.sandboxRoutes()
 	s.execRoutes()
+	s.taskRoutes()
 	s.fileRoutes()
 	s.tokenRoutes()
 	s.infoRoutes()

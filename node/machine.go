@@ -151,3 +151,51 @@ func (m *machine) ListFiles(ctx context.Context, path, after string, limit int) 
 	}
 	return c.ListFiles(ctx, path, after, limit)
 }
+
+// StartTask is repeated once where the channel broke: the guest knows the task
+// by its id and starts it once.
+func (m *machine) StartTask(ctx context.Context, req eqvps.StartTask) (t *eqvps.Task, err error) {
+	for range 2 {
+		var c *guest.Client
+		if c, err = m.connect(ctx); err != nil {
+			return nil, err
+		}
+		t, err = c.StartTask(ctx, req)
+		if ctx.Err() != nil || eqvps.ErrorCode(err) != eqvps.CodeUnreachable {
+			break
+		}
+	}
+	return t, err
+}
+
+func (m *machine) ReadTask(ctx context.Context, id string, r eqvps.ReadTask) (*eqvps.TaskOutput, error) {
+	c, err := m.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.ReadTask(ctx, id, r)
+}
+
+func (m *machine) ListTasks(ctx context.Context) ([]*eqvps.Task, error) {
+	c, err := m.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.ListTasks(ctx)
+}
+
+func (m *machine) KillTask(ctx context.Context, id string) (*eqvps.Task, error) {
+	c, err := m.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.KillTask(ctx, id)
+}
+
+func (m *machine) TaskActivity(ctx context.Context) (eqvps.TaskActivity, error) {
+	c, err := m.connect(ctx)
+	if err != nil {
+		return eqvps.TaskActivity{}, err
+	}
+	return c.TaskActivity(ctx)
+}

@@ -45,20 +45,18 @@ type ExecRequest struct {
 
 // Options are what exec and run share.
 type Options struct {
-	Timeout  Seconds `json:"timeout,omitempty" doc:"Seconds until the whole process tree is killed: 1 to 55, default 30." example:"30"`
-	Async    bool    `json:"async,omitempty" doc:"Run it as a background task. This server has none yet and answers invalid_value."`
+	Timeout  Seconds `json:"timeout,omitempty" doc:"Seconds until the whole process tree is killed: 1 to 55, default 30. Of a background task: at most, and by default, as long as the sandbox lives." example:"30"`
+	Async    bool    `json:"async,omitempty" doc:"Run it as a background task: the answer comes at once, its output is read from GET /sandboxes/{id}/tasks/{task_id}."`
 	Encoding string  `json:"encoding,omitempty" doc:"base64: give the output as bytes as well; text (the default): only where it is not UTF-8."`
 }
 
 // Raw reports whether the output is wanted as bytes in any case.
 func (o Options) Raw() bool { return o.Encoding == "base64" }
 
+// Background reports whether a task is asked for.
+func (o Options) Background() bool { return o.Async }
+
 func (o Options) check() error {
-	if o.Async {
-		return eqvps.Errorf(eqvps.CodeInvalidValue,
-			"This server does not run background tasks yet (\"async\": true); run the command in the foreground, up to %d seconds.",
-			int(eqvps.MaxExecTimeout/time.Second))
-	}
 	switch o.Encoding {
 	case "", "text", "base64":
 		return nil
@@ -66,8 +64,17 @@ func (o Options) check() error {
 	return eqvps.Errorf(eqvps.CodeInvalidValue, "There is no encoding %.40q; use text or base64.", o.Encoding)
 }
 
-// Domain returns the command, checked and with its defaults.
+// Domain returns the command as a foreground one, checked and with its
+// defaults.
 func (r ExecRequest) Domain() (eqvps.ExecRequest, error) {
+	req, err := r.request()
+	if err != nil {
+		return req, err
+	}
+	return req, req.Validate()
+}
+
+func (r ExecRequest) request() (eqvps.ExecRequest, error) {
 	if err := r.check(); err != nil {
 		return eqvps.ExecRequest{}, err
 	}
@@ -80,7 +87,7 @@ func (r ExecRequest) Domain() (eqvps.ExecRequest, error) {
 	default:
 		req.Stdin = r.StdinBase64
 	}
-	return req, req.Validate()
+	return req, nil
 }
 
 // RunRequest is a piece of code.
@@ -91,9 +98,17 @@ type RunRequest struct {
 	Options
 }
 
-// Domain returns the command that runs the code, checked and with its
-// defaults.
+// Domain returns the command that runs the code as a foreground one, checked
+// and with its defaults.
 func (r RunRequest) Domain() (eqvps.ExecRequest, error) {
+	req, err := r.request()
+	if err != nil {
+		return req, err
+	}
+	return req, req.Validate()
+}
+
+func (r RunRequest) request() (eqvps.ExecRequest, error) {
 	if err := r.check(); err != nil {
 		return eqvps.ExecRequest{}, err
 	}
@@ -102,7 +117,7 @@ func (r RunRequest) Domain() (eqvps.ExecRequest, error) {
 		return req, err
 	}
 	req.Env, req.Timeout = r.Env, r.Timeout.duration()
-	return req, req.Validate()
+	return req, nil
 }
 
 // ExitStatus is how a command ended. A command that fails is an ordinary

@@ -41,6 +41,10 @@ type Limits struct {
 	OutputBytes        int64 `json:"output_bytes_per_stream"`
 	InlineFileBytes    int64 `json:"inline_file_bytes"`
 	FileBytes          int64 `json:"file_bytes"`
+	TaskOutputBytes    int64 `json:"task_output_bytes_per_stream"`
+	TaskReadBytes      int64 `json:"task_read_bytes_per_stream"`
+	TasksRunning       int64 `json:"tasks_running_per_sandbox"`
+	TasksKept          int64 `json:"tasks_kept_per_sandbox"`
 	EnvVars            int64 `json:"env_vars"`
 	EnvBytes           int64 `json:"env_bytes"`
 	IdleTimeoutDefault int64 `json:"idle_timeout_default_seconds"`
@@ -61,6 +65,8 @@ func NewTariffs(ts eqvps.Tariffs) Tariffs {
 			ExecTimeoutDefault: int64(eqvps.DefaultExecTimeout / time.Second), ExecTimeoutMax: int64(eqvps.MaxExecTimeout / time.Second),
 			CommandBytes: eqvps.MaxCommandBytes, StdinBytes: eqvps.MaxStdinBytes, OutputBytes: eqvps.MaxOutputBytes,
 			InlineFileBytes: eqvps.MaxInlineFileBytes, FileBytes: eqvps.MaxFileBytes,
+			TaskOutputBytes: eqvps.TaskRetainBytes, TaskReadBytes: eqvps.MaxTaskReadBytes,
+			TasksRunning: eqvps.MaxRunningTasks, TasksKept: eqvps.MaxTasks,
 			EnvVars: eqvps.MaxEnvVars, EnvBytes: eqvps.MaxEnvBytes,
 			IdleTimeoutDefault: int64(eqvps.DefaultIdleTimeout / time.Second), IdleTimeoutMin: int64(eqvps.MinIdleTimeout / time.Second),
 			TTLMin: int64(eqvps.MinTTL / time.Second), TTLMax: int64(eqvps.MaxEphemeralTTL / time.Second),

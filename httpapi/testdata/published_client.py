@@ -57,8 +57,38 @@ with Sandbox.create(tariff="micro", idle_timeout=60, ttl=3600, env={"KEY": "valu
     raises(eqvps.FileTooLargeError, 413, "too_large", lambda: sb.upload("/root/x", b"\0" * 20_000_000))
     raises(eqvps.NotFoundError, 404, "file_not_found", lambda: sb.download("/root/none"))
     raises(eqvps.EqvpsError, 400, "invalid_timeout", lambda: sb.exec("echo", timeout=600))
-    raises(eqvps.ValidationError, 422, "invalid_value", lambda: sb.exec("echo", background=True))
-    raises(eqvps.ValidationError, 422, "invalid_value", lambda: sb.run("echo", background=True, timeout=600))
+    task = sb.exec("steps", background=True)
+    assert task.id.startswith("task_") and task.state == "running" and not task.done, task
+    assert task.status()["stdout_total"] == 0
+    assert task.logs() == ("1\n", "")
+    seen = []
+    r = task.wait(timeout=30, poll_interval=0.01, on_output=lambda out, err: seen.append(out))
+    assert r.ok and (r.state, r.exit_code, r.stdout, r.stderr) == ("done", 0, "2ä3\ufffd4\n\ufffd", ""), r
+    assert seen == ["2", "ä3\ufffd", "4\n\ufffd"] and task.done and r.running_seconds is not None, seen
+    assert [t["task_id"] for t in sb.tasks()] == [task.id]
+    again = sb.task(task.id)
+    assert again.wait().stdout == "1\n2ä3\ufffd4\n\ufffd"
+    r = sb.run("fail", background=True, env={"A": 1}).wait()
+    assert not r.ok and (r.state, r.exit_code, r.stderr) == ("failed", 3, "no\n"), r
+    r = sb.exec(["echo", "hi"], background=True, cwd="/tmp", stdin="x", timeout=600).wait()
+    assert r.ok and r.stdout == "hi\n", r
+    r = sb.exec("flood", background=True).wait()  # in several portions
+    assert r.stdout.endswith("xxend") and len(r.stdout) == 2621443 - 2**20, len(r.stdout)
+    task = sb.exec("sleep", background=True)
+    try:
+        task.wait(timeout=0.01, poll_interval=0.01)
+        raise AssertionError("it waited for ever")
+    except eqvps.SandboxTimeoutError as e:
+        assert e.code == "wait_timeout"
+    killed = task.kill()
+    assert killed["state"] == "killed" and killed["exit_code"] == 137 and task.done, killed
+    r = task.wait()
+    assert not r.ok and r.state == "killed", r
+    assert task.kill()["state"] == "killed"
+    assert sb.tasks()[0]["task_id"] == task.id
+    raises(eqvps.NotFoundError, 404, "task_not_found", lambda: sb.task("task_" + "0" * 20).logs())
+    raises(eqvps.EqvpsError, 400, "invalid_timeout", lambda: sb.exec("echo", background=True, timeout=3601))
+    raises(eqvps.RateLimitError, 429, "task_limit_reached", lambda: sb.exec("crowded", background=True))
 
 assert sb.state == "deleted"
 sb.kill()  # again, without an error
