@@ -111,10 +111,32 @@ func (w *stopwatch) start() {
 	w.timer.Reset(max(w.left, 0))
 }
 
+// Park sends the agent back to its gate: it ends every command, writes
+// everything to disk, forgets its variables and waits for an identity. The
+// session is over then.
+func (c *Client) Park(ctx context.Context, dial DialFunc) error {
+	if err := c.ask(ctx, http.MethodPost, wire.PathFreeze, nil, nil, nil); err != nil {
+		return err
+	}
+	if err := c.Close(); err != nil {
+		return err
+	}
+	for {
+		hs, err := knock(ctx, dial)
+		if err != nil {
+			return err
+		}
+		atGate := hs.AtGate
+		hs.Close()
+		if atGate {
+			return nil
+		}
+	}
+}
+
 // Prepare makes a template of the machine: it runs the commands, one after
-// another, so that what they need is in the guest's memory; ends whatever they
-// have left; writes everything to disk; and has the agent wait at the gate for
-// an identity. The session is over then, and the machine ready for a snapshot.
+// another, so that what they need is in the guest's memory, parks the agent and
+// lets the machine come to rest. It is ready for a snapshot then.
 func (c *Client) Prepare(ctx context.Context, dial DialFunc, commands []string) error {
 	for _, line := range commands {
 		var printed eqvps.Capture
@@ -130,22 +152,8 @@ func (c *Client) Prepare(ctx context.Context, dial DialFunc, commands []string) 
 			return fmt.Errorf("the command %q, which prepares the template, exits with %d: %.2000q", line, st.Code, b)
 		}
 	}
-	if err := c.ask(ctx, http.MethodPost, wire.PathFreeze, nil, nil, nil); err != nil {
+	if err := c.Park(ctx, dial); err != nil {
 		return err
-	}
-	if err := c.Close(); err != nil {
-		return err
-	}
-	for {
-		hs, err := knock(ctx, dial)
-		if err != nil {
-			return err
-		}
-		atGate := hs.AtGate
-		hs.Close()
-		if atGate {
-			break
-		}
 	}
 	select {
 	case <-time.After(settle):

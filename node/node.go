@@ -102,6 +102,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		agent: cfg.Agent, agentSum: hex.EncodeToString(agentSum[:]),
 		log: cfg.Logger, progress: cfg.Progress, step: cfg.Step,
 		bootQueue: make(chan struct{}, coldBootsAtOnce),
+		ready:     standby{wake: make(chan struct{}, 1)},
 		templates: map[string]*template{}, starting: map[string]*start{},
 	}
 	if n.log == nil {

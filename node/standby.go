@@ -31,8 +31,8 @@ const standbyShare = 250
 // standbyRetry is the wait after a machine could not be made.
 const standbyRetry = 30 * time.Second
 
-// standby keeps machines of one tariff on the default image. The zero value
-// keeps none.
+// standby keeps machines of one tariff on the default image, none until
+// KeepReady.
 type standby struct {
 	mu       sync.Mutex
 	machines []*machine
@@ -47,7 +47,7 @@ type standby struct {
 func (n *Node) KeepReady(tariff eqvps.Tariff, count int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &n.ready
-	s.wake, s.stop, s.stopped = make(chan struct{}, 1), cancel, make(chan struct{})
+	s.stop, s.stopped = cancel, make(chan struct{})
 	go func() {
 		defer close(s.stopped)
 		for ctx.Err() == nil {
@@ -65,8 +65,8 @@ func (n *Node) KeepReady(tariff eqvps.Tariff, count int) {
 	}()
 }
 
-// fill makes machines, one at a time, until there are enough. Those of a
-// template that is out of date go first.
+// fill makes machines, one at a time, until there are enough or a sandbox is
+// being started, which goes first. Those of a template that is out of date go.
 func (s *standby) fill(ctx context.Context, n *Node, tariff eqvps.Tariff, count int) error {
 	for ctx.Err() == nil {
 		t, err := n.template(ctx, "", tariff)
@@ -79,8 +79,8 @@ func (s *standby) fill(ctx context.Context, n *Node, tariff eqvps.Tariff, count 
 				return err
 			}
 		}
-		if s.count() >= count {
-			return nil
+		if s.count() >= count || n.busy() {
+			return nil // the end of the last start wakes us
 		}
 		mc, err := n.rehearse(ctx, t, tariff)
 		if err != nil {
@@ -115,7 +115,12 @@ func (n *Node) rehearse(ctx context.Context, t *template, tariff eqvps.Tariff) (
 		if err != nil {
 			return err
 		}
-		return errors.Join(c.Prepare(ctx, mc.vm.DialGuest, []string{rehearsal}), c.Close())
+		defer c.Close()
+		_, err = c.Exec(ctx, eqvps.ExecRequest{Command: rehearsal, Timeout: prepareTimeout}, func(eqvps.Stream, []byte) error { return nil })
+		if err != nil {
+			return err
+		}
+		return c.Park(ctx, mc.vm.DialGuest)
 	})
 	if err != nil {
 		mc.Close()
@@ -147,11 +152,16 @@ func (s *standby) take(t *template) *machine {
 	}
 	mc := s.machines[0]
 	s.machines = s.machines[1:]
+	return mc
+}
+
+// startsOver is told when no start is under way any more: then there is time
+// to make up for the machines that were taken.
+func (s *standby) startsOver() {
 	select {
 	case s.wake <- struct{}{}:
-	default: // it has been woken already
+	default: // it has been woken already, or there is no standby
 	}
-	return mc
 }
 
 func (s *standby) add(mc *machine) {

@@ -50,9 +50,20 @@ func (n *Node) beginStart(ctx context.Context, id string) (context.Context, func
 	return ctx, func() {
 		n.mu.Lock()
 		delete(n.starting, id)
+		over := len(n.starting) == 0
 		n.mu.Unlock()
 		close(s.done)
+		if over {
+			n.ready.startsOver()
+		}
 	}
+}
+
+// busy reports whether a start is under way.
+func (n *Node) busy() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.starting) > 0
 }
 
 // start is the fast path: a machine that stands by, or else one restored now,
