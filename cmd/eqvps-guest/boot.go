@@ -214,20 +214,23 @@ func setLimits() error {
 	return nil
 }
 
-// setupCgroups keeps commands from starving the agent and the kernel: they
-// share a limit on memory, so that it is among them that the kernel looks for
-// a victim, and one on processes. What the kernel and the agent have taken by
-// now, and a reserve, are not theirs.
+// setupCgroups prepares the parent of the commands' cgroups. It bounds their
+// processes, all together, so that the agent can always start one more.
+//
+// It does not bound their memory: with a limit of their own, commands that use
+// it up wear out their page cache against the limit for minutes before the
+// kernel gives up (50 s and no end, measured in 512 MiB). Without one the
+// machine's memory is the limit, the kernel's own guard against wear
+// (min_ttl_ms) ends it within seconds, and the agent is never the victim.
 func setupCgroups() error {
 	if err := os.MkdirAll(cgroupDir, 0o755); err != nil {
 		return err
 	}
-	memory := memAvailable() - max(24<<20, memTotal()/64)
+	_ = os.WriteFile("/sys/kernel/mm/lru_gen/min_ttl_ms", []byte("1000"), 0)
 	pids := min(readInt("/proc/sys/kernel/pid_max"), readInt("/proc/sys/kernel/threads-max")) * 9 / 10
 	for _, f := range []struct{ file, value string }{
 		{"/sys/fs/cgroup/cgroup.subtree_control", "+memory +pids"},
 		{cgroupDir + "/cgroup.subtree_control", "+memory +pids"},
-		{cgroupDir + "/memory.max", strconv.FormatInt(memory, 10)},
 		{cgroupDir + "/pids.max", strconv.FormatInt(max(pids, 64), 10)},
 	} {
 		if err := os.WriteFile(f.file, []byte(f.value), 0); err != nil {
@@ -244,18 +247,6 @@ func memTotal() int64 {
 		return 0
 	}
 	return int64(si.Totalram) * int64(si.Unit)
-}
-
-// memAvailable is what the kernel could give to processes now, in bytes.
-func memAvailable() int64 {
-	b, _ := os.ReadFile("/proc/meminfo")
-	for line := range strings.Lines(string(b)) {
-		if v, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
-			kib, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64)
-			return kib << 10
-		}
-	}
-	return memTotal() / 2
 }
 
 func readInt(file string) int64 {
