@@ -12,12 +12,13 @@
 // That it goes on is a decision. All clones start with the same memory, so
 // they share what Go's runtime keeps as randomness of its own: the seeds of
 // maps and of the scheduler. Replacing the agent by a fresh process (execve of
-// itself) would end that, and was measured under software emulation in a fresh
-// clone: executing an empty static Go program costs 75 ms of processor time
-// more than executing /bin/true, executing the agent 190 ms more, and a clone
-// that did so took 490 ms from resume to its first answer instead of 150 ms, on
-// the same busy host. A Go process without a runtime does not exist, so no
-// smaller gate in front of the agent would be cheaper than the 75 ms.
+// itself) would end that. What it costs was measured under software emulation
+// (QEMU 7.2, TCG, 1 GiB, three fresh clones each, processor time on a busy
+// two-core host): after two runs of /bin/true, which take 30 to 50 ms once warm,
+// the first run of an empty static Go program takes 103 to 123 ms and that of
+// the agent, which does nothing there but say so and leave, 214 to 263 ms. The
+// budget was 25 ms. Since an empty Go program exceeds it already, a smaller gate
+// in front of the agent would not help.
 //
 // So instead, none of that state may leave the agent. It makes no random
 // choice that anybody sees: no package here or in cmd/eqvps-guest imports a
