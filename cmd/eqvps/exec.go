@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"time"
 
 	"github.com/eqvps/eqvps"
@@ -76,14 +74,9 @@ func (f *commandFlags) fill(a *app, req *wire.ExecRequest, timeout int) (err err
 		return err
 	}
 	if f.Stdin {
-		b, err := io.ReadAll(io.LimitReader(a.stdin, eqvps.MaxStdinBytes+1))
-		if err != nil {
-			return own(fmt.Errorf("standard input cannot be read: %w", err))
+		if req.StdinBase64, err = a.readStdin(); err != nil {
+			return own(err)
 		}
-		if len(b) > eqvps.MaxStdinBytes {
-			return own(fmt.Errorf("standard input has more than %d MiB; upload it as a file instead", eqvps.MaxStdinBytes>>20))
-		}
-		req.StdinBase64 = b
 	}
 	if _, err := req.Domain(); err != nil {
 		return usageFrom(err)

@@ -20,6 +20,7 @@ type grammar struct {
 	Run     runCmd     `cmd:"" help:"Run a file or a command in a fresh sandbox and delete it. Needs nothing prepared."`
 	Serve   serveCmd   `cmd:"" help:"Run the server."`
 	Sandbox sandboxCmd `cmd:"" help:"Create, use and delete sandboxes."`
+	Task    taskCmd    `cmd:"" help:"Run commands in the background of a sandbox."`
 	Image   imageCmd   `cmd:"" help:"Build and check the images that sandboxes start from."`
 	Token   tokenCmd   `cmd:"" help:"Create, list and revoke access tokens."`
 	Doctor  doctorCmd  `cmd:"" help:"Check what this machine offers and what is missing."`
