@@ -179,6 +179,7 @@ func TestFileErrors(t *testing.T) {
 		{"download", down, dir + "/file/x", eqvps.CodeNotADirectory},
 		{"download", down, dir + "/loop", eqvps.CodeInvalidPath},
 		{"download", down, "a\x00b", eqvps.CodeInvalidPath},
+		{"download", down, "/proc/self/mem", eqvps.CodeInvalidPath}, // cannot be read at its start
 		{"stat", stat, dir + "/none", eqvps.CodeFileNotFound},
 		{"list", list, dir + "/none", eqvps.CodeFileNotFound},
 		{"list", list, dir + "/file", eqvps.CodeNotADirectory},

@@ -233,6 +233,8 @@ func (b *body) Read(p []byte) (int, error) {
 		err = errStalled
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		err = &eqvps.Error{Code: eqvps.CodeInvalidRequest, Message: "The request's body ended early.", Cause: err}
+	default: // such as a malformed chunk: whatever it is, the client sent it
+		err = &eqvps.Error{Code: eqvps.CodeInvalidRequest, Message: "The request's body is not well formed.", Cause: err}
 	}
 	if err != nil && err != io.EOF && b.err == nil {
 		b.err = err

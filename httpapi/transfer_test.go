@@ -47,6 +47,29 @@ func TestUploadLimit(t *testing.T) {
 	}
 }
 
+// TestMalformedChunk: what a client sends wrong is its own fault.
+func TestMalformedChunk(t *testing.T) {
+	f := newFake()
+	base, id := f.server(t), f.sandbox(t)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "PUT %s/sandboxes/%s/files/raw?path=/chunk HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc", api, id, secret)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(resp.Body)
+	if e := checkError(t, resp, string(body)); e.Code != "invalid_request" {
+		t.Errorf("answer: %s", body)
+	}
+	if _, err := f.Stat(t.Context(), "/chunk"); err == nil {
+		t.Error("a file of a malformed body is there")
+	}
+}
+
 // TestCutUpload: a connection that breaks half-way leaves nothing.
 func TestCutUpload(t *testing.T) {
 	f := newFake()

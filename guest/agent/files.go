@@ -43,8 +43,9 @@ func fileError(p string, err error) error {
 		return eqvps.Errorf(eqvps.CodeNotADirectory, "A part of %s is not a folder.", shown)
 	case errors.Is(err, unix.EISDIR):
 		return notAFile(p, "folder")
-	case errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.ELOOP), errors.Is(err, unix.EINVAL),
-		errors.Is(err, unix.EROFS), errors.Is(err, fs.ErrPermission):
+	case errors.As(err, new(unix.Errno)):
+		// The file system has the last word: EACCES, ELOOP, EROFS, EBUSY, or EIO
+		// from a file of /proc that cannot be read.
 		return eqvps.Errorf(eqvps.CodeInvalidPath, "The path %s cannot be used: %s.", shown, strings.ToLower(reason(err)))
 	}
 	return err
