@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"sync"
 	"time"
 
@@ -18,7 +19,9 @@ type memHost struct {
 	starting chan struct{} // if set, Start waits until it is closed or its ctx ends
 	entered  chan string   // if set, told when Start begins
 	fail     map[string]error
-	started  int
+
+	destroying sync.Map // ids
+	started    int
 }
 
 func newMemHost() *memHost {
@@ -85,6 +88,14 @@ func (h *memHost) Records() ([]string, error) {
 func (h *memHost) Destroy(_ context.Context, id string) error {
 	if err := h.failure("destroy"); err != nil {
 		return err
+	}
+	// A machine that somebody else is destroying cannot be destroyed.
+	if _, busy := h.destroying.LoadOrStore(id, true); busy {
+		return errors.New("it is being destroyed")
+	}
+	defer h.destroying.Delete(id)
+	for range 100 {
+		runtime.Gosched() // let others come in between
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

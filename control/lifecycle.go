@@ -120,6 +120,11 @@ type ending struct {
 func (s *Service) end(ctx context.Context, id string, reason eqvps.Reason) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
+	unlock, err := s.lockEnd(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 
 	s.mu.Lock()
 	l := s.live[id]
@@ -131,7 +136,7 @@ func (s *Service) end(ctx context.Context, id string, reason eqvps.Reason) error
 	}
 	s.mu.Unlock()
 
-	err := s.recordEnd(ctx, id, e, l)
+	err = s.recordEnd(ctx, id, e, l)
 	if errors.Is(err, errChanged) {
 		// Somebody else ended it. If its machine was still starting then, it
 		// may have come up since.
@@ -154,6 +159,33 @@ func (s *Service) end(ctx context.Context, id string, reason eqvps.Reason) error
 		return nil
 	})
 	return err
+}
+
+// lockEnd waits until nobody else is ending the sandbox: of two who free one
+// machine at once, the later would find it half gone and fail.
+func (s *Service) lockEnd(ctx context.Context, id string) (unlock func(), err error) {
+	for {
+		s.mu.Lock()
+		done, busy := s.ending[id]
+		if !busy {
+			done = make(chan struct{})
+			s.ending[id] = done
+		}
+		s.mu.Unlock()
+		if !busy {
+			return func() {
+				s.mu.Lock()
+				delete(s.ending, id)
+				s.mu.Unlock()
+				close(done)
+			}, nil
+		}
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // recordEnd has the record say that and why the sandbox ends. errChanged: it

@@ -50,8 +50,9 @@ type Service struct {
 
 	mu         sync.Mutex
 	live       map[string]*live
-	unrecorded map[string]ending    // sandboxes that end, until the store knows
-	touched    map[string]time.Time // when a token's last use was last stored
+	ending     map[string]chan struct{} // closed when the one who ends the sandbox is through
+	unrecorded map[string]ending        // sandboxes that end, until the store knows
+	touched    map[string]time.Time     // when a token's last use was last stored
 
 	stop context.CancelFunc
 	ctx  context.Context // ends with Close
@@ -68,7 +69,7 @@ func New(cfg Config) *Service {
 	s := &Service{
 		store: cfg.Store, host: cfg.Host, tariffs: cfg.Tariffs,
 		now: cfg.Now, log: cfg.Logger,
-		live: map[string]*live{}, unrecorded: map[string]ending{}, touched: map[string]time.Time{},
+		live: map[string]*live{}, ending: map[string]chan struct{}{}, unrecorded: map[string]ending{}, touched: map[string]time.Time{},
 	}
 	if s.now == nil {
 		s.now = time.Now
