@@ -148,6 +148,18 @@ func TestStartTaskTwice(t *testing.T) {
 	}
 }
 
+// Input beyond a pipe's lies on the disk: a task that never reads it costs the
+// agent no memory, and one that does gets it whole.
+func TestTaskInput(t *testing.T) {
+	c := newMachine(t).connect(t)
+	for _, size := range []int{64 << 10, 64<<10 + 1, eqvps.MaxStdinBytes} {
+		id := start(t, c, eqvps.ExecRequest{Command: "wc -c; ls /proc/self/fd | wc -l", Stdin: make([]byte, size)}).ID
+		if got, want := string(finished(t, c, id).Stdout.Data), fmt.Sprintf("%d\n4\n", size); got != want {
+			t.Errorf("%d bytes: %q, want %q", size, got, want)
+		}
+	}
+}
+
 // Of a long stream the end is kept; a reader is told what it has missed.
 func TestTaskOutputIsBounded(t *testing.T) {
 	c := newMachine(t).connect(t)

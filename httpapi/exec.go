@@ -35,7 +35,7 @@ func (s *server) execRoutes() {
 	result := &mediaType{name: "application/json", schema: schema[wire.ExecResult](s), doc: "The command has ended."}
 	task := &mediaType{name: "application/json", schema: schema[wire.Task](s), doc: "The background task has started (\"async\": true)."}
 	execCodes := codes(eqvps.CodeInvalidTimeout, eqvps.CodeInvalidPath, eqvps.CodeInvalidValue)
-	startCodes := append(execCodes[:len(execCodes):len(execCodes)], eqvps.CodeTaskLimit)
+	startCodes := append(execCodes[:len(execCodes):len(execCodes)], eqvps.CodeTaskLimit, eqvps.CodeDiskFull)
 	handleRaw(s, route{
 		method: http.MethodPost, path: "/sandboxes/{id}/exec", id: "exec", tag: "commands", limit: maxExec, codes: startCodes,
 		summary: "Run a command and wait for it, or start it in the background", description: execDoc + taskDoc, answer: result, accepted: task,

@@ -38,6 +38,7 @@ type command struct {
 	cwd     string
 	env     []string // complete
 	stdin   []byte
+	input   *os.File // or: from a file, which stays the caller's
 	timeout time.Duration
 }
 
@@ -176,7 +177,10 @@ func (r *runner) spawn(c command, g *cgroup) (_ *process, err error) {
 	p := &process{}
 	var in, outs, errs [2]int
 	in[0] = r.null
-	if len(c.stdin) > 0 {
+	switch {
+	case c.input != nil:
+		in[0] = int(c.input.Fd())
+	case len(c.stdin) > 0:
 		if err := unix.Pipe2(in[:], unix.O_CLOEXEC); err != nil {
 			return nil, err
 		}

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"errors"
+	"io"
+	"os"
 	"path/filepath"
 	"sync"
 
@@ -38,15 +40,45 @@ func (s *spool) open() (int, error) {
 	if s.fd >= 0 {
 		return s.fd, nil
 	}
-	name := filepath.Join(s.dir, ".eqvps-spool")
+	fd, err := nameless(s.dir)
+	if err != nil {
+		return -1, err
+	}
+	s.fd = fd
+	return fd, nil
+}
+
+// nameless makes a file that goes when it is closed. It is called with the
+// lock held: for a moment the file has a name.
+func nameless(dir string) (int, error) {
+	name := filepath.Join(dir, ".eqvps-spool")
 	_ = unix.Unlink(name) // of an agent that was killed half-way
 	fd, err := unix.Open(name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return -1, err
 	}
 	_ = unix.Unlink(name)
-	s.fd = fd
 	return fd, nil
+}
+
+// input makes a file of what a task gets as its standard input: one that never
+// reads it must not hold the agent's memory for all its life.
+func (s *spool) input(data []byte) (*os.File, error) {
+	s.mu.Lock()
+	fd, err := nameless(s.dir)
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "input")
+	if _, err = f.Write(data); err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // store writes a block and returns its number.

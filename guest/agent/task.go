@@ -17,6 +17,9 @@ import (
 // killWait is how long the answer to a kill waits for the end it causes.
 const killWait = 5 * time.Second
 
+// pipeBytes is what a pipe takes without a reader.
+const pipeBytes = 64 << 10
+
 // tasks are the background tasks of this machine. They belong to no session:
 // a host that comes back finds them, and their output, as they are.
 //
@@ -48,19 +51,19 @@ type task struct {
 }
 
 // start starts a command as the task id, unless there is one of that id.
-func (ts *tasks) start(id string, c command) (*task, error) {
+func (ts *tasks) start(id string, c command) (t *task, started bool, err error) {
 	label := eqvps.StartTask{ExecRequest: eqvps.ExecRequest{Command: c.line, Argv: c.argv}}
 	ts.mu.Lock()
 	if t := ts.find(id); t != nil {
 		ts.mu.Unlock()
-		return t, nil
+		return t, false, nil
 	}
 	if ts.running >= eqvps.MaxRunningTasks {
 		ts.mu.Unlock()
-		return nil, eqvps.Errorf(eqvps.CodeTaskLimit, "%d tasks run in the sandbox, which is the most at once.", eqvps.MaxRunningTasks)
+		return nil, false, eqvps.Errorf(eqvps.CodeTaskLimit, "%d tasks run in the sandbox, which is the most at once.", eqvps.MaxRunningTasks)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	t := &task{
+	t = &task{
 		// A part of a string would keep all of it.
 		id: id, label: strings.Clone(label.Label()), begun: time.Now(), kill: cancel,
 		done: make(chan struct{}), retains: true, state: eqvps.TaskRunning,
@@ -78,7 +81,7 @@ func (ts *tasks) start(id string, c command) (*task, error) {
 		forgotten.drop(ts.spool)
 	}
 	go ts.runToEnd(ctx, t, c)
-	return t, nil
+	return t, true, nil
 }
 
 // find is called with the lock held.
@@ -112,6 +115,9 @@ func (ts *tasks) runToEnd(ctx context.Context, t *task, c command) {
 		return nil
 	}
 	res, err := ts.run.run(ctx, c, emit)
+	if c.input != nil {
+		_ = c.input.Close()
+	}
 	state := eqvps.TaskFailed
 	switch {
 	case err != nil && ctx.Err() == nil: // not the command's fault
@@ -207,7 +213,16 @@ func (a *Agent) startTask(w http.ResponseWriter, r *http.Request) error {
 		return eqvps.Errorf(eqvps.CodeInvalidRequest, "The id of the task is not one.")
 	}
 	c.env = mergeEnv(*a.env.Load(), c.env)
-	t, err := a.tasks.start(id, c)
+	if len(c.stdin) > pipeBytes {
+		if c.input, err = a.tasks.spool.input(c.stdin); err != nil {
+			return fileError(a.tasks.spool.dir, err)
+		}
+		c.stdin = nil
+	}
+	t, started, err := a.tasks.start(id, c)
+	if !started && c.input != nil {
+		_ = c.input.Close()
+	}
 	if err != nil {
 		return err
 	}
