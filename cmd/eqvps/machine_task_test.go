@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -148,11 +149,11 @@ func TestTasks(t *testing.T) {
 // nothing but old output is lost.
 func TestTaskPrintsALot(t *testing.T) {
 	_, c := startServer(t)
-	id := newSandbox(t, c)
 	const tail = "\n1600000\n"
 	for _, full := range []bool{false, true} {
+		id := newSandbox(t, c)
 		if full {
-			shell(t, c, id, "dd if=/dev/zero of=/var/tmp/y bs=1M 2>/dev/null; dd if=/dev/zero of=/var/tmp/z bs=4k 2>/dev/null; true")
+			shell(t, c, id, "fallocate -l 100G /var/tmp/x 2>/dev/null; dd if=/dev/zero of=/var/tmp/y bs=4k 2>/dev/null; ! head -c 100000 /dev/zero 2>/dev/null >/var/tmp/z")
 		}
 		task := startTask(t, c, id, wire.ExecRequest{Command: "seq 1 1600000"})
 		f := &follower{id: id, task: task}
@@ -181,6 +182,12 @@ func TestTaskPrintsALot(t *testing.T) {
 		if err != nil || last.Stdout != tail {
 			t.Errorf("disk full: %v: the end is %q, %v", full, last.Stdout, err)
 		}
+		// It is the disk that holds the output, not the agent.
+		rss, err := strconv.Atoi(shell(t, c, id, "awk '/^VmRSS:/ { print $2 }' /proc/1/status"))
+		if err != nil || rss > 40<<10 {
+			t.Errorf("disk full: %v: the agent takes %d KiB, %v", full, rss, err)
+		}
+		t.Logf("disk full: %v: %d bytes kept, the agent takes %d KiB", full, total-o.StdoutDropped, rss)
 		old, err := c.ReadTask(t.Context(), id, task, client.ReadTask{})
 		if err != nil || old.StdoutSkipped != o.StdoutDropped {
 			t.Errorf("from the start: %d skipped of %d dropped, %v", old.StdoutSkipped, o.StdoutDropped, err)

@@ -155,26 +155,26 @@ func (st *stream) write(s *spool, p []byte, evict func() bool) {
 	}
 }
 
-// flush moves a full tail into the spool.
+// flush moves a full tail into the spool. Where that has no room at all, half
+// of the tail is all there is.
 func (st *stream) flush(s *spool, evict func() bool) {
-	defer func() { st.tail = st.tail[:0] }()
 	if len(st.blocks) < streamBlocks {
 		n, ok := s.store(st.tail)
 		for !ok && evict() {
 			n, ok = s.store(st.tail)
 		}
 		if ok {
-			st.blocks = append(st.blocks, n)
+			st.blocks, st.tail = append(st.blocks, n), st.tail[:0]
 			return
 		}
 	}
 	if len(st.blocks) == 0 || !s.overwrite(st.blocks[0], st.tail) {
-		// Nothing before the end of the tail can be had any more.
 		st.drop(s)
-		st.Dropped = st.Total
+		st.tail = st.tail[:copy(st.tail, st.tail[spoolBlock/2:])]
+		st.Dropped = st.Total - int64(len(st.tail))
 		return
 	}
-	st.blocks = append(st.blocks[1:], st.blocks[0])
+	st.blocks, st.tail = append(st.blocks[1:], st.blocks[0]), st.tail[:0]
 	st.Dropped += spoolBlock
 }
 
