@@ -57,7 +57,7 @@ type ErrorKind struct {
 // document, the MCP error texts and the SDKs' exception classes come from it.
 var ErrorTable = []ErrorKind{
 	{CodeInvalidRequest, 400, "The request is not well formed.", "Correct the field named in the message and send the request again.", "GET /openapi.json"},
-	{CodeInvalidTimeout, 400, "The timeout is out of range.", "Use 1 to 55 seconds in the foreground; for longer work start a background task (\"async\": true).", "POST /sandboxes/{id}/exec"},
+	{CodeInvalidTimeout, 400, "The timeout is out of range.", "Use 1 to 55 seconds in the foreground; a background task (\"async\": true) may run as long as its sandbox lives.", "POST /sandboxes/{id}/exec"},
 	{CodeInvalidPath, 400, "The path is not usable.", "Use an absolute path below 4096 bytes, without NUL, e.g. /root/task.py.", "GET /sandboxes/{id}/files/list"},
 	{CodeUnauthenticated, 401, "The token is missing, unknown, expired or revoked.", "Send the header \"Authorization: Bearer TOKEN\" with a valid token; the administrator's is in DATA/admin-token.", "GET /whoami"},
 	{CodeInsufficientBalance, 402, "The balance does not cover this sandbox.", "Top up the balance, then try again.", "GET /balance"},
