@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/containerd/cgroups/v3"
 	"github.com/containerd/cgroups/v3/cgroup1"
@@ -72,9 +73,13 @@ func (g group) setWeight(milliCPU int) error {
 }
 
 // create makes the cgroup: processor weight by tariff, memory for guest and
-// monitor, a bound on threads.
+// monitor, a bound on threads. The guest's memory counts twice: the first write
+// to a page that is a hole in the template's memory fills the hole as well as
+// the machine's own copy, and the kernel charges both to who touched it. The
+// filled hole is shared from then on, so a template grows to its guest's size at
+// the most.
 func (g group) create(t eqvps.Tariff) error {
-	memory := int64(t.MemoryMiB+monitorOverheadMiB) << 20
+	memory := int64(2*t.MemoryMiB+monitorOverheadMiB) << 20
 	res := &specs.LinuxResources{
 		CPU:    &specs.LinuxCPU{Shares: shares(t.MilliCPU)},
 		Memory: &specs.LinuxMemory{Limit: &memory},
@@ -107,8 +112,23 @@ func (g group) add(pid int) error {
 	return cg.AddProc(uint64(pid))
 }
 
-// remove deletes the cgroup. It must be empty; one that is not there is fine.
+// emptyTimeout bounds the wait for a cgroup whose last process is on its way
+// out: the kernel still counts it for a moment after it has ended.
+const emptyTimeout = 5 * time.Second
+
+// remove deletes the cgroup. One that is not there is fine.
 func (g group) remove() error {
+	deadline := time.Now().Add(emptyTimeout)
+	for {
+		err := g.tryRemove()
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func (g group) tryRemove() error {
 	if unified() {
 		m, err := cgroup2.Load(g.path)
 		if err != nil {

@@ -17,7 +17,9 @@ func (n *Node) Destroy(ctx context.Context, id string) error {
 	if err := n.cancelStart(ctx, id); err != nil {
 		return err
 	}
-	return n.destroy(ctx, id)
+	// Of two that end the same machine at once, one does it for both.
+	_, err, _ := n.destroying.Do(id, func() (any, error) { return nil, n.destroy(ctx, id) })
+	return err
 }
 
 // destroy is Destroy for a machine whose start is over, or that of the caller.

@@ -66,8 +66,9 @@ type Node struct {
 	progress func(string)
 	step     func(string) error
 
-	building  singleflight.Group // one build per template key
-	bootQueue chan struct{}      // bounds cold boots at once
+	building   singleflight.Group // one build per template key
+	destroying singleflight.Group // one end per machine
+	bootQueue  chan struct{}      // bounds cold boots at once
 
 	mu        sync.Mutex
 	ready     standby
@@ -210,7 +211,11 @@ func (n *Node) checkDisk() error {
 func startError(err error) error {
 	var known *eqvps.Error
 	switch {
-	case err == nil || errors.As(err, &known):
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.ENOSPC):
+		return eqvps.WrapError(eqvps.CodeCapacity, err)
+	case errors.As(err, &known) && known.Code != eqvps.CodeUnreachable:
 		return err
 	case errors.Is(err, image.ErrNotFound):
 		return &eqvps.Error{Code: eqvps.CodeUnknownImage, Cause: err,
@@ -221,9 +226,8 @@ func startError(err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		return &eqvps.Error{Code: eqvps.CodeStartFailed, Cause: err,
 			Message: "The server lacks rights on its host; the operator runs it as root."}
-	case errors.Is(err, unix.ENOSPC):
-		return eqvps.WrapError(eqvps.CodeCapacity, err)
 	}
+	// Also a guest that does not answer: there is no sandbox yet to be deleted.
 	return eqvps.WrapError(eqvps.CodeStartFailed, err)
 }
 

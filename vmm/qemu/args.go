@@ -67,7 +67,9 @@ func machineArgs(h *host, spec vmm.Spec, share bool) ([]string, error) {
 			return nil, err
 		}
 		args = append(args, "-blockdev", string(blockdev))
-		device("virtio-blk-device", ",drive="+node+",serial="+d.Serial)
+		// A full or failing disk of the host is the guest's to hear of: left to
+		// itself QEMU stops the machine and waits for somebody to notice.
+		device("virtio-blk-device", ",drive="+node+",serial="+d.Serial+",werror=report,rerror=report")
 	}
 	if n := spec.Network; n != nil {
 		args = append(args, "-netdev", "tap,id=net,ifname="+n.Tap+",script=no,downscript=no,vhost=off")
@@ -120,10 +122,13 @@ func cmdline(h *host, more string) string {
 	if h.tscKHz > 0 {
 		words = append(words, "tsc_early_khz="+strconv.Itoa(h.tscKHz), "tsc=reliable", "no_timer_check")
 	}
-	if !h.accel.mitigations {
-		// Retpolines and their like: emulated, they take a third of the time
-		// that a fork and exec takes.
-		words = append(words, "mitigations=off")
+	if !h.accel.hardened {
+		// An emulated processor leaks nothing that retpolines and their like
+		// would hold back, and they take a third of a fork and exec. Code that
+		// lies elsewhere in every process is translated anew for every process:
+		// a login shell takes four times as long. Emulation is for code that is
+		// trusted anyway, see Warnings.
+		words = append(words, "mitigations=off", "norandmaps")
 	}
 	if more != "" {
 		words = append(words, more)
