@@ -138,8 +138,31 @@ func hostLine() string {
 		}
 	}
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
-	return fmt.Sprintf("%d × %s%s, Linux %s", runtime.NumCPU(), model, memory, strings.TrimSpace(string(kernel)))
+	load, _ := os.ReadFile("/proc/loadavg")
+	load1, _, _ := strings.Cut(string(load), " ")
+	return fmt.Sprintf("%d × %s%s, Linux %s, load %s, fixed loop %d ms", runtime.NumCPU(), model, memory,
+		strings.TrimSpace(string(kernel)), load1, fixedLoop().Milliseconds())
 }
+
+// fixedLoop times work that is the same everywhere, the best of three, so that
+// figures of two runs can be held against each other although one host, or one
+// hour, is slower than another.
+func fixedLoop() time.Duration {
+	best := time.Duration(1<<63 - 1)
+	for range 3 {
+		began := time.Now()
+		x := uint32(1)
+		for range 200_000_000 {
+			x = x*1664525 + 1013904223
+		}
+		loopResult = x
+		best = min(best, time.Since(began))
+	}
+	return best
+}
+
+// loopResult keeps the compiler from leaving the loop out.
+var loopResult uint32
 
 // bench is what the measurements share.
 type bench struct {
