@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -87,13 +86,20 @@ func (n *Node) start(parent context.Context, m eqvps.StartMachine) (*machine, er
 		}
 	}
 	mc, err := n.restoreFor(ctx, t, m)
-	if err == nil || t.proved.Load() || parent.Err() != nil {
+	if err == nil || parent.Err() != nil {
 		return mc, err
 	}
-	// No machine has ever come of this template: it may be damaged.
-	n.log.Warn("making a template anew, because its first restore failed", "template", t.key.String(), "err", err)
-	if err := errors.Join(n.destroy(context.WithoutCancel(ctx), m.ID), n.discard(t)); err != nil {
+	// Once more: a machine that fails to come up is rare, and a caller who is told
+	// of it does just that. If none has ever come of this template, it may be
+	// damaged and is made anew first.
+	n.log.Warn("a restore failed and is tried again", "machine", m.ID, "template", t.key.String(), "err", err)
+	if err := n.destroy(context.WithoutCancel(ctx), m.ID); err != nil {
 		return nil, err
+	}
+	if !t.proved.Load() {
+		if err := n.discard(t); err != nil {
+			return nil, err
+		}
 	}
 	if t, err = n.template(parent, m.Image, m.Tariff); err != nil {
 		return nil, err

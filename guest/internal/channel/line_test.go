@@ -17,7 +17,6 @@ type line struct {
 	changed sync.Cond
 	conn    net.Conn // the guest's end towards the host of now; nil: none
 	silent  bool     // do not tell the guest when a host goes
-	lost    bool     // a host went and the guest has not been told
 }
 
 func newLine() *line {
