@@ -1,0 +1,63 @@
+package eqvps
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+)
+
+// TestCapture: however the output arrives, what is kept is its head and its
+// tail, and the count is true.
+func TestCapture(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := Capture{Limit: rapid.IntRange(2, 40).Draw(t, "limit")}
+		var all []byte
+		for _, p := range rapid.SliceOf(rapid.SliceOfN(rapid.Byte(), 0, 60)).Draw(t, "writes") {
+			if n, err := c.Write(p); n != len(p) || err != nil {
+				t.Fatalf("Write: %d, %v", n, err)
+			}
+			all = append(all, p...)
+		}
+		if c.Total != int64(len(all)) || c.Truncated() != (len(all) > c.Limit) {
+			t.Fatalf("%d bytes: total %d, truncated %v", len(all), c.Total, c.Truncated())
+		}
+		got := c.Bytes()
+		if !c.Truncated() {
+			if !bytes.Equal(got, all) {
+				t.Fatalf("kept %q of %q", got, all)
+			}
+			return
+		}
+		var dropped int
+		i := bytes.LastIndex(got, []byte("\n[... "))
+		if _, err := fmt.Sscanf(string(got[i:]), "\n[... %d bytes dropped ...]\n", &dropped); err != nil {
+			t.Fatalf("no line tells what was dropped: %q", got)
+		}
+		head := got[:i]
+		tail := got[i+len(fmt.Sprintf("\n[... %d bytes dropped ...]\n", dropped)):]
+		if !bytes.HasPrefix(all, head) || !bytes.HasSuffix(all, tail) || len(head)+dropped+len(tail) != len(all) {
+			t.Fatalf("kept %q and %q, dropped %d, of %q", head, tail, dropped, all)
+		}
+	})
+}
+
+// FuzzCaptureText: text that was cut stays text.
+func FuzzCaptureText(f *testing.F) {
+	f.Add("häßlich und 日本語 und 🙂 so weiter, bis es zu lang ist", 20)
+	f.Add("", 3)
+	f.Fuzz(func(t *testing.T, s string, limit int) {
+		if !utf8.ValidString(s) || limit < 16 || limit > 1<<16 {
+			return
+		}
+		c := Capture{Limit: limit}
+		for i := range len(s) { // a byte at a time: the worst case
+			c.Write([]byte{s[i]})
+		}
+		if text, marked := c.Text(); marked || !utf8.ValidString(text) {
+			t.Fatalf("cut to %q", text)
+		}
+	})
+}
