@@ -119,11 +119,16 @@ func (e *Endpoint) end() {
 	}
 }
 
+// send writes a frame of the handshake. A port takes nothing while its queue is
+// full and its host has gone: a failure is the session's, and the next host
+// begins another.
 func (e *Endpoint) send(b []byte) error {
 	e.wmu.Lock()
 	defer e.wmu.Unlock()
-	_, err := e.Port.Write(b)
-	return err
+	if _, err := e.Port.Write(b); err != nil {
+		return ErrHostGone
+	}
+	return nil
 }
 
 // deliver hands the payload of a DATA frame to its session, or drops it.
