@@ -97,7 +97,8 @@ func (n *Node) killMonitor(ctx context.Context, r *record, dir string) error {
 	return errors.Join(vm.Kill(ctx), vm.Close())
 }
 
-// freeSlot removes a machine's network slot, also one that is not whole.
+// freeSlot removes a machine's network slot. One that is not whole is either
+// still open here, or was left by an earlier process and freed by New.
 func (n *Node) freeSlot(ctx context.Context, ref *slotRef) error {
 	slot, err := n.openSlot(ref)
 	if errors.Is(err, network.ErrGone) {
@@ -109,8 +110,7 @@ func (n *Node) freeSlot(ctx context.Context, ref *slotRef) error {
 	return slot.Close(ctx)
 }
 
-// openSlot returns the slot that a record names, or network.ErrGone. What is
-// left of one that is not whole any more goes.
+// openSlot returns the slot that a record names, or network.ErrGone.
 func (n *Node) openSlot(ref *slotRef) (*network.Slot, error) {
 	if ref == nil {
 		return nil, network.ErrGone

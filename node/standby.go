@@ -73,11 +73,10 @@ func (s *standby) fill(ctx context.Context, n *Node, tariff eqvps.Tariff, count 
 		if err != nil {
 			return err
 		}
-		for _, mc := range s.outdated(t.key.String()) {
-			mc.Close()
-			if err := n.Destroy(ctx, mc.record.Name); err != nil {
-				return err
-			}
+		// These are in no list any more: none may be left because another
+		// resists, or because the node is being closed.
+		if err := n.destroyAll(context.WithoutCancel(ctx), s.outdated(t.key.String())); err != nil {
+			return err
 		}
 		if s.count() >= count || n.busy() {
 			return nil // the end of the last start wakes us
@@ -213,6 +212,10 @@ func (s *standby) close(ctx context.Context, n *Node) error {
 	machines := s.machines
 	s.machines = nil
 	s.mu.Unlock()
+	return n.destroyAll(ctx, machines)
+}
+
+func (n *Node) destroyAll(ctx context.Context, machines []*machine) error {
 	var errs []error
 	for _, mc := range machines {
 		mc.Close()
