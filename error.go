@@ -26,6 +26,12 @@ const (
 	CodeTaskNotFound        Code = "task_not_found"
 	CodeMethodNotAllowed    Code = "method_not_allowed"
 	CodeNotRunning          Code = "sandbox_not_running"
+	CodePaused              Code = "sandbox_paused"
+	CodeWrongMode           Code = "wrong_mode"
+	CodeFileExists          Code = "file_exists"
+	CodeSecretNotFound      Code = "secret_not_found"
+	CodeInvalidLink         Code = "invalid_link"
+	CodeInvalidRange        Code = "invalid_range"
 	CodeSandboxEnded        Code = "sandbox_ended"
 	CodeTooLarge            Code = "too_large"
 	CodeUnsupportedMedia    Code = "unsupported_media_type"
@@ -63,16 +69,22 @@ var ErrorTable = []ErrorKind{
 	{CodeInsufficientBalance, 402, "The balance does not cover this sandbox.", "Top up the balance, then try again.", "GET /balance"},
 	{CodeSpendLimitReached, 402, "A spend limit is reached.", "Raise the limit, or wait until it resets.", "GET /limits"},
 	{CodeForbidden, 403, "This token may not do that.", "Use a token whose scope allows it.", "GET /whoami"},
+	{CodeInvalidLink, 403, "The link is not valid, or its time is over.", "Ask for a new link.", "POST /sandboxes/{id}/files/link"},
 	{CodeNotFound, 404, "There is nothing at this address.", "Look the path up in the OpenAPI document.", "GET /openapi.json"},
 	{CodeSandboxNotFound, 404, "There is no such sandbox.", "List the sandboxes of this account, or create one.", "GET /sandboxes"},
 	{CodeFileNotFound, 404, "There is no such file in the sandbox.", "List the folder to see what is there.", "GET /sandboxes/{id}/files/list"},
 	{CodeTokenNotFound, 404, "There is no such token.", "List the tokens of this account.", "GET /tokens"},
+	{CodeSecretNotFound, 404, "There is no such secret.", "List the secrets of this account.", "GET /secrets"},
 	{CodeTaskNotFound, 404, "There is no such task in the sandbox.", "List the tasks of the sandbox, or start one.", "GET /sandboxes/{id}/tasks"},
 	{CodeMethodNotAllowed, 405, "This address does not take that method.", "Look the path up in the OpenAPI document.", "GET /openapi.json"},
 	{CodeNotRunning, 409, "The sandbox is not running.", "Wait until its state is \"running\", then try again.", "GET /sandboxes/{id}"},
+	{CodePaused, 409, "The sandbox is paused.", "Resume it, then try again.", "POST /sandboxes/{id}/resume"},
+	{CodeWrongMode, 409, "This sandbox's mode does not allow that.", "Create the sandbox with mode \"persistent\".", "POST /sandboxes"},
+	{CodeFileExists, 409, "There is something at the path already.", "Choose another path, remove what is there, or allow it to be replaced.", "GET /sandboxes/{id}/files/stat"},
 	{CodeSandboxEnded, 410, "The sandbox has ended.", "Create a new one; the reason it ended is in its record.", "POST /sandboxes"},
 	{CodeTooLarge, 413, "The request is larger than allowed.", "Send less at once; files above 5 MB go through the raw file calls.", "PUT /sandboxes/{id}/files/raw"},
 	{CodeUnsupportedMedia, 415, "The body has a media type this call does not read.", "Send JSON with \"Content-Type: application/json\".", "GET /openapi.json"},
+	{CodeInvalidRange, 416, "The range lies beyond the end of the file.", "Ask for the file's size first, or leave the range out.", "GET /sandboxes/{id}/files/stat"},
 	{CodeInvalidValue, 422, "A value is not allowed.", "Correct the value named in the message.", "GET /openapi.json"},
 	{CodeUnknownTariff, 422, "There is no such tariff.", "Choose one of the tariffs on offer.", "GET /sandboxes/tariffs"},
 	{CodeUnknownImage, 422, "There is no such image on this server.", "Leave \"image\" out to use the default, or have the operator build it.", "POST /sandboxes"},

@@ -30,6 +30,31 @@ type StartMachine struct {
 	Tariff Tariff
 	Image  string // name or id; "" is the default image
 	Env    map[string]string
+	// Persistent machines can be paused, and their disk outlives them: what a
+	// guest has flushed is on the host's disk.
+	Persistent bool
+	// Key encrypts what a pause of this machine writes: 32 bytes, its own.
+	// Only persistent machines have one.
+	Key []byte
+}
+
+// Pauser is what a Host does for persistent machines.
+type Pauser interface {
+	// Pause puts a running machine away: processes frozen, memory encrypted with
+	// key and written beside its disk, everything else freed. When it returns nil
+	// all of it is on disk for good; on an error the machine runs on, or else
+	// its Done is closed. Foreground commands under way are ended.
+	Pause(ctx context.Context, id string, key []byte) error
+	// Resume brings a paused machine back as it was, with a clock and randomness
+	// that are new before any of its processes goes on. Paused memory is used
+	// once: it is gone when Resume returns nil. On an error it is still there, and
+	// nothing runs. CodeStartFailed, CodeCapacity.
+	Resume(ctx context.Context, m StartMachine) (Machine, error)
+	// Reboot starts a machine anew from the disk that an earlier one of this id
+	// has left, whatever became of that one. Paused memory, if any, is dropped.
+	Reboot(ctx context.Context, m StartMachine) (Machine, error)
+	// Paused reports whether the machine lies paused and whole on this host.
+	Paused(id string) bool
 }
 
 // Machine is one running machine of a host.

@@ -22,6 +22,9 @@ type State string
 const (
 	StateStarting State = "starting"
 	StateRunning  State = "running"
+	StatePausing  State = "pausing"
+	StatePaused   State = "paused"
+	StateResuming State = "resuming"
 	StateDeleting State = "deleting"
 	StateDeleted  State = "deleted"
 )
@@ -34,6 +37,9 @@ const (
 	ReasonDeleted  Reason = "deleted"   // by a call
 	ReasonIdle     Reason = "idle"      // nobody used it for its idle timeout
 	ReasonTTL      Reason = "ttl"       // its time to live was over
+	ReasonBalance  Reason = "balance"   // the account's balance was used up
+	ReasonCPUAbuse Reason = "cpu_abuse" // it kept its share of processor full for too long
+	ReasonOOM      Reason = "oom"       // its machine died for want of memory
 	ReasonHostLost Reason = "host_lost" // its machine was gone when the server came back
 	ReasonError    Reason = "error"     // it never became usable, or its machine died
 )
