@@ -48,7 +48,8 @@ type Pauser interface {
 	// Resume brings a paused machine back as it was, with a clock and randomness
 	// that are new before any of its processes goes on. Paused memory is used
 	// once: it is gone when Resume returns nil. On an error it is still there, and
-	// nothing runs. CodeStartFailed, CodeCapacity.
+	// nothing runs. A machine that still runs, because the process that paused it
+	// died in the middle, is taken back as it is. CodeStartFailed, CodeCapacity.
 	Resume(ctx context.Context, m StartMachine) (Machine, error)
 	// Reboot starts a machine anew from the disk that an earlier one of this id
 	// has left, whatever became of that one. Paused memory, if any, is dropped.
