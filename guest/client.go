@@ -90,12 +90,15 @@ func knock(ctx context.Context, dial DialFunc) (*channel.Handshake, error) {
 func begin(ctx context.Context, hs *channel.Handshake, hello []byte) (*Client, error) {
 	conn, err := hs.Go(ctx, hello)
 	if err != nil {
+		if len(hello) > 0 && !errors.As(err, new(*channel.GuestError)) {
+			err = errors.Join(err, ErrIdentitySent)
+		}
 		return nil, unreachable(err)
 	}
 	mux, err := channel.MuxHost(conn)
 	if err != nil {
 		_ = conn.Close()
-		return nil, unreachable(err)
+		return nil, unreachable(errors.Join(err, ErrIdentitySent))
 	}
 	return &Client{
 		mux: mux, version: hs.Version, replyTimeout: replyTimeout, execGrace: execGrace,
@@ -220,7 +223,11 @@ func (c *Client) askUpTo(ctx context.Context, limit int64, method, path string, 
 
 // call makes a request and returns the whole answer.
 func (c *Client) call(ctx context.Context, limit int64, method, path string, query url.Values, body []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.replyTimeout)
+	return c.callWithin(ctx, c.replyTimeout, limit, method, path, query, body)
+}
+
+func (c *Client) callWithin(ctx context.Context, timeout time.Duration, limit int64, method, path string, query url.Values, body []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	res, err := c.send(ctx, method, path, query, int64(len(body)), bytes.NewReader(body))
 	if err != nil {

@@ -118,6 +118,11 @@ func (c *Client) Park(ctx context.Context, dial DialFunc) error {
 	if err := c.ask(ctx, http.MethodPost, wire.PathFreeze, nil, nil, nil); err != nil {
 		return err
 	}
+	return c.toGate(ctx, dial)
+}
+
+// toGate ends the session and returns when the agent waits for an identity.
+func (c *Client) toGate(ctx context.Context, dial DialFunc) error {
 	if err := c.Close(); err != nil {
 		return err
 	}

@@ -21,6 +21,9 @@ type Identity struct {
 	Hostname  string // of letters, digits and hyphens, at most 63
 	MachineID string // 32 lower-case hex digits; "" makes a random one
 	Env       map[string]string
+	// KeepEnv leaves the variables as they are; Env is not looked at. For a
+	// machine that goes on after Suspend.
+	KeepEnv bool
 }
 
 func (id *Identity) validate() error {
@@ -45,7 +48,7 @@ func (id *Identity) hello(now time.Time) []byte {
 	}
 	return wire.Identity{
 		Entropy: seed, UnixNano: now.UnixNano(), Hostname: id.Hostname,
-		MachineID: machine, Env: wire.EnvList(id.Env),
+		MachineID: machine, Env: wire.EnvList(id.Env), KeepEnv: id.KeepEnv,
 	}.Encode()
 }
 

@@ -39,9 +39,11 @@ type machine struct {
 	changed sync.Cond
 	conn    net.Conn
 
-	cgroups string
-	renewed []agent.Identity
-	clock   time.Time
+	cgroups    string
+	renewed    []agent.Identity
+	onRenew    func()
+	renewFails error
+	clock      time.Time
 }
 
 // dial puts a new host at the port.
@@ -55,6 +57,15 @@ func (m *machine) dial(context.Context) (net.Conn, error) {
 	m.conn = port
 	m.changed.Broadcast()
 	return host, nil
+}
+
+// take is what the machine does with an identity.
+func (m *machine) take(id agent.Identity) error {
+	m.renewed = append(m.renewed, id)
+	if m.onRenew != nil {
+		m.onRenew()
+	}
+	return m.renewFails
 }
 
 func (m *machine) use(do func(net.Conn) (int, error)) (int, error) {
@@ -114,7 +125,7 @@ func newMachine(t *testing.T) *machine {
 	}
 	a, err := agent.New(agent.Config{
 		Version: guest.Version, CgroupDir: dir, Environment: env, SpoolDir: t.TempDir(), OOMScore: -1,
-		Renew:    func(id agent.Identity) error { m.renewed = append(m.renewed, id); return nil },
+		Renew:    m.take,
 		SetClock: func(to time.Time) error { m.clock = to; return nil },
 		Shutdown: func() {},
 	})

@@ -16,7 +16,10 @@ import (
 )
 
 // cgroupDir holds a cgroup per command.
-const cgroupDir = "/sys/fs/cgroup/eqvps"
+const (
+	cgroupRoot = "/sys/fs/cgroup"
+	cgroupDir  = cgroupRoot + "/eqvps"
+)
 
 // diskWait is how long a disk may take to appear.
 const diskWait = 5 * time.Second

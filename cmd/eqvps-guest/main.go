@@ -50,7 +50,7 @@ func run() error {
 		return err
 	}
 	a, err := agent.New(agent.Config{
-		Version: guest.Version, CgroupDir: cgroupDir, Environment: agent.EnvironmentFile,
+		Version: guest.Version, CgroupDir: cgroupDir, CgroupRoot: cgroupRoot, Environment: agent.EnvironmentFile,
 		SpoolDir: "/var/tmp", OOMScore: score, Renew: id.renew, SetClock: setClock, Shutdown: shutdown,
 	})
 	if err != nil {

@@ -26,4 +26,13 @@
 // holds both rules. Everything random in a sandbox (/dev/urandom, getrandom,
 // the seeds every new process is given, boot_id) comes from its kernel, which
 // was reseeded before the first process was started.
+//
+// # Pauses
+//
+// A machine that is to be paused goes to the gate as well, but with all it has:
+// foreground commands are ended, every other process is frozen (cgroup v2
+// freezer), variables, tasks and their output stay. The identity that the next
+// session brings is put in force before anything thaws, so no process sees old
+// time, or randomness that an earlier life of the same memory has seen.
+// Timeouts of tasks run on the monotonic clock, which stands still meanwhile.
 package agent

@@ -26,6 +26,7 @@ import (
 type Config struct {
 	Version     int    // of the protocol
 	CgroupDir   string // commands get a cgroup each below this one
+	CgroupRoot  string // the top of all cgroups, where the agent has the machine to itself; else ""
 	Environment string // file of variables for every command; see EnvironmentFile
 	SpoolDir    string // folder on the disk for the output of background tasks
 	OOMScore    int    // open /proc/self/oom_score_adj, or -1 where the agent is not protected
@@ -38,13 +39,18 @@ type Config struct {
 
 // Agent serves sessions.
 type Agent struct {
-	cfg      Config
-	run      *runner
-	tasks    *tasks
-	base     []string                 // what every command's environment starts with
-	env      atomic.Pointer[[]string] // base and the sandbox's own, which are kept nowhere else
-	freezing atomic.Bool              // to the gate when the session ends
-	http     http.Server
+	cfg   Config
+	run   *runner
+	tasks *tasks
+	base  []string                 // what every command's environment starts with
+	env   atomic.Pointer[[]string] // base and the sandbox's own, which are kept nowhere else
+	http  http.Server
+
+	foreground foreground
+	freezer    freezer
+	suspending sync.Mutex // one suspend at a time
+	mu         sync.Mutex
+	leaving    leaving // what to do when the session ends
 }
 
 // New makes an agent.
@@ -54,6 +60,7 @@ func New(cfg Config) (*Agent, error) {
 		return nil, err
 	}
 	a := &Agent{cfg: cfg, run: &runner{groups: newCgroups(cfg.CgroupDir), null: null}}
+	a.freezer = freezer{groups: a.run.groups, root: cfg.CgroupRoot}
 	a.tasks = &tasks{run: a.run, spool: &spool{dir: cfg.SpoolDir, fd: -1}}
 	if cfg.OOMScore >= 0 {
 		children.score = cfg.OOMScore
@@ -61,6 +68,7 @@ func New(cfg Config) (*Agent, error) {
 	a.base = readEnvironment(cfg.Environment)
 	a.setEnv(nil)
 	a.http.Handler = a.routes()
+	a.http.BaseContext = sessionContext
 	a.http.ErrorLog = log.New(io.Discard, "", 0)
 	return a, nil
 }
@@ -78,7 +86,7 @@ func (a *Agent) serve(c net.Conn) {
 		_ = c.Close()
 		return
 	}
-	_ = a.http.Serve(mux)
+	_ = a.http.Serve(session{mux, c.(interface{ Done() <-chan struct{} }).Done()})
 	_ = mux.Close()
 }
 
@@ -88,6 +96,7 @@ func (a *Agent) routes() http.Handler {
 		"GET " + wire.PathPing:         a.ping,
 		"POST " + wire.PathClock:       a.clock,
 		"POST " + wire.PathFreeze:      a.freeze,
+		"POST " + wire.PathSuspend:     a.suspend,
 		"POST " + wire.PathSync:        a.sync,
 		"POST " + wire.PathShutdown:    a.shutdown,
 		"POST " + wire.PathExec:        a.exec,
@@ -161,7 +170,9 @@ func (a *Agent) freeze(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	unix.Sync()
-	a.freezing.Store(true)
+	a.mu.Lock()
+	a.leaving = forget
+	a.mu.Unlock()
 	return reply(w, struct{}{})
 }
 
@@ -186,6 +197,11 @@ func (a *Agent) exec(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	ctx, leave, err := a.foreground.enter(r.Context())
+	if err != nil {
+		return err
+	}
+	defer leave()
 	c.env = mergeEnv(*a.env.Load(), c.env)
 	bareHeader(w)
 	// The last frame marks the end, so the answer needs no chunks, each of
@@ -201,7 +217,7 @@ func (a *Agent) exec(w http.ResponseWriter, r *http.Request) error {
 		}
 		return rc.Flush()
 	}
-	res, err := a.run.run(r.Context(), c, emit)
+	res, err := a.run.run(ctx, c, emit)
 	if r.Context().Err() != nil {
 		return nil // nobody is there to be told
 	}
@@ -267,29 +283,22 @@ func badRequest(cause error) error {
 func (a *Agent) Run(port io.ReadWriter) error {
 	ep := &channel.Endpoint{Port: port, Version: a.cfg.Version, Serve: a.serve}
 	ep.Go = func(hello []byte) error {
-		if len(hello) == 0 {
-			if ep.AtGate {
-				return errors.New("an identity is needed")
-			}
-			return nil
+		err := a.begin(hello, ep.AtGate)
+		if err == nil {
+			ep.AtGate = false
 		}
-		var id Identity
-		if err := id.Decode(hello); err != nil {
-			return err
-		}
-		if err := a.cfg.Renew(id); err != nil {
-			return err
-		}
-		a.setEnv(variables(id.Env))
-		ep.AtGate = false
-		return nil
+		return err
 	}
 	ep.Ended = func() {
-		if a.freezing.Swap(false) {
+		a.mu.Lock()
+		how := a.leaving
+		a.leaving = stay
+		a.mu.Unlock()
+		if how == forget {
 			a.setEnv(nil)
 			debug.FreeOSMemory()
-			ep.AtGate = true
 		}
+		ep.AtGate = ep.AtGate || how != stay
 	}
 	return ep.Run()
 }

@@ -159,6 +159,7 @@ func deliver(br *bufio.Reader, n int, conn *guestConn) error {
 type guestConn struct {
 	out dataWriter
 
+	done   chan struct{} // closed with it
 	mu     sync.Mutex
 	turn   sync.Cond // piece or closed changed
 	piece  []byte    // unread part of what is lent
@@ -166,7 +167,7 @@ type guestConn struct {
 }
 
 func newGuestConn(e *Endpoint) *guestConn {
-	c := &guestConn{}
+	c := &guestConn{done: make(chan struct{})}
 	c.turn.L = &c.mu
 	c.out = newDataWriter(sessionWriter{e, c}, e.session)
 	return c
@@ -224,10 +225,16 @@ func (c *guestConn) Write(p []byte) (int, error) { return c.out.write(p) }
 func (c *guestConn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.closed = true
+	if !c.closed {
+		c.closed = true
+		close(c.done)
+	}
 	c.turn.Broadcast()
 	return nil
 }
+
+// Done is closed when the session is over, before the next one begins.
+func (c *guestConn) Done() <-chan struct{} { return c.done }
 
 func (c *guestConn) LocalAddr() net.Addr              { return portAddr{} }
 func (c *guestConn) RemoteAddr() net.Addr             { return portAddr{} }

@@ -104,6 +104,9 @@ func (v Identity) Encode() []byte {
 	e.bytes([]byte(v.Hostname))
 	e.bytes([]byte(v.MachineID))
 	e.list(v.Env)
+	if v.KeepEnv { // else it is as it was before there was such a field
+		e.bool(true)
+	}
 	return e
 }
 
@@ -115,6 +118,7 @@ func (v *Identity) Decode(b []byte) error {
 	v.Hostname = string(d.bytes())
 	v.MachineID = string(d.bytes())
 	v.Env = d.list()
+	v.KeepEnv = len(d.b) > 0 && d.bool()
 	return d.end()
 }
 

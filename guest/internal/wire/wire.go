@@ -30,6 +30,9 @@ const (
 	PathTask         = "/task"          // POST TaskStart + stdin: Task; GET: TaskOutput; DELETE: Task
 	PathTasks        = "/tasks"         // GET: Tasks
 	PathTaskActivity = "/task-activity" // GET: TaskActivity
+
+	// Since version 3.
+	PathSuspend = "/suspend" // POST: freeze all, and go to the gate when this session ends
 )
 
 // The parameters of the task calls.
@@ -78,6 +81,7 @@ type Identity struct {
 	Hostname  string
 	MachineID string
 	Env       [][]byte // NAME=VALUE
+	KeepEnv   bool     // since version 3: the variables stay as they are
 }
 
 // Pong answers a ping.

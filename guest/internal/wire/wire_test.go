@@ -19,7 +19,7 @@ import (
 // send.
 func TestFieldsArePinned(t *testing.T) {
 	want := map[string]string{
-		"Identity": "Entropy []uint8; UnixNano int64; Hostname string; MachineID string; Env [][]uint8",
+		"Identity": "Entropy []uint8; UnixNano int64; Hostname string; MachineID string; Env [][]uint8; KeepEnv bool",
 		"Pong":     "Version int; UptimeNS int64; UnixNano int64",
 		"Clock":    "UnixNano int64",
 		"ExecHead": "Command []uint8; Argv [][]uint8; Cwd []uint8; Env [][]uint8; TimeoutNS int64",
@@ -61,11 +61,19 @@ func TestEncodingIsPinned(t *testing.T) {
 	if got, want := fmt.Sprintf("%x", res.Encode()), "92020e5349474b494c4c000202"; got != want {
 		t.Errorf("a result is %s, want %s", got, want)
 	}
+	id := Identity{Entropy: []byte{1}, UnixNano: 2, Hostname: "h", MachineID: "m", Env: [][]byte{[]byte("A=1")}}
+	if got, want := fmt.Sprintf("%x", id.Encode()), "020104026802"+"6d0206413d31"; got != want {
+		t.Errorf("an identity is %s, want %s", got, want)
+	}
 }
 
 func TestRoundTrip(t *testing.T) {
 	id := Identity{Entropy: []byte{0, 1, 255}, UnixNano: 1 << 60, Hostname: "h", MachineID: "m", Env: [][]byte{[]byte("A=\xff"), []byte("B=")}}
 	var id2 Identity
+	if err := id2.Decode(id.Encode()); err != nil || !cmp.Equal(id, id2) {
+		t.Error(err, cmp.Diff(id, id2))
+	}
+	id.KeepEnv = true
 	if err := id2.Decode(id.Encode()); err != nil || !cmp.Equal(id, id2) {
 		t.Error(err, cmp.Diff(id, id2))
 	}
@@ -191,6 +199,7 @@ func FuzzReadOutput(f *testing.F) {
 
 func FuzzDecode(f *testing.F) {
 	f.Add(Identity{Entropy: []byte("x"), Env: [][]byte{[]byte("A=1")}}.Encode())
+	f.Add(Identity{Entropy: []byte("x"), KeepEnv: true}.Encode())
 	f.Add(ExecHead{Argv: [][]byte{[]byte("a")}}.Encode())
 	f.Add(Result{Signal: "SIGKILL"}.Encode())
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
