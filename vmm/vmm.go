@@ -1,6 +1,14 @@
 // Package vmm names what EQVPS asks of a virtual machine monitor: boot a
-// machine, freeze it, restore many private copies of the frozen one, find a
-// running one again after this process was replaced, and end it.
+// machine, freeze it, restore many private copies of the frozen one, put a
+// running one away and bring it back, find a running one again after this
+// process was replaced, and end it.
+//
+// A machine is frozen in one of two ways. A snapshot is made once, of a machine
+// that was booted for it, and is restored any number of times: its memory is a
+// file that all copies map. A suspended machine is one of those copies, put
+// away for itself: its device state and the pages of memory in which it differs
+// from the snapshot. Pages never touch a file here: the caller gets them in
+// its own memory, and can encrypt what it stores.
 //
 // The interface is small on purpose. Everything that two monitors would do
 // alike (disks, slots, identity, billing) lives above it, in package node;
@@ -38,15 +46,15 @@ type Monitor interface {
 	Info(ctx context.Context) (Info, error)
 	// Boot starts a machine from its kernel. Its memory is the file
 	// Spec.MemoryFile, created here, shared with the file so that a later
-	// Snapshot need not copy it. Boot refuses a file that exists and does not
-	// wait for the guest to come up.
+	// Snapshot need not copy it, or lies in no file if that is empty. Boot
+	// refuses a file that exists and does not wait for the guest to come up.
 	//
 	// When Boot or Restore fails nothing is left: no process, no socket, no
 	// memory file.
 	Boot(ctx context.Context, spec Spec) (Machine, error)
 	// Restore starts a machine from a snapshot: device state from Spec.State,
-	// memory mapped privately from Spec.Memory. The machine runs when Restore
-	// returns.
+	// memory mapped privately from Spec.Memory. With Spec.Pages it brings back
+	// a suspended machine. The machine runs when Restore returns.
 	Restore(ctx context.Context, spec Spec) (Machine, error)
 	// Adopt finds a machine started earlier, perhaps by a process that was
 	// killed. It returns ErrGone when that machine does not run any more,
@@ -59,26 +67,49 @@ type Monitor interface {
 // Spec is what one machine is made of. Paths are absolute. The caller owns
 // every file and folder; a monitor only opens them.
 type Spec struct {
-	ID         string // a name for process lists and logs; unique on the host
-	Dir        string // a private folder for sockets; exists and is empty
-	VCPUs      int    // processors the guest sees, at least 1
-	MemoryMiB  int    // guest memory in MiB
-	Kernel     string
-	Initrd     string
-	Cmdline    string // appended to what the monitor itself needs
-	Disks      []Disk // in this order /dev/vda, /dev/vdb, …
-	Network    *NIC   // nil: no network device
-	MemoryFile string // Boot: the file that becomes the guest's memory
+	ID        string // a name for process lists and logs; unique on the host
+	Dir       string // a private folder for sockets; exists and is empty
+	VCPUs     int    // processors the guest sees, at least 1
+	MemoryMiB int    // guest memory in MiB
+	Kernel    string
+	Initrd    string
+	Cmdline   string // appended to what the monitor itself needs
+	Disks     []Disk // in this order /dev/vda, /dev/vdb, …
+	Network   *NIC   // nil: no network device
+	// Boot: the file that becomes the guest's memory. Empty: memory that lies in
+	// no file, for a machine whose memory must not be readable on a disk. Such
+	// a machine cannot be Snapshot, but it can be suspended.
+	MemoryFile string
 	// Restore: the snapshot's memory, best sealed by SealMemory, and its device
 	// state, open for reading. Any number of machines may share both; their
-	// offsets are not used.
+	// offsets are not used. Of a suspended machine, State is what Suspend wrote,
+	// and Memory that of the snapshot it was restored from: nil if there is
+	// none and its pages are all there is.
 	Memory *os.File
 	State  *os.File
+	// Restore: not nil for a suspended machine. It is called once, after
+	// OnSpawn and before the guest runs, and calls put for every run of pages
+	// that Suspend passed on, in any order or split; put keeps nothing of the
+	// slice and refuses an address or a length that is no multiple of PageSize,
+	// and what lies outside the machine's memory. An error of Pages, or of
+	// any put, ends the machine.
+	Pages func(put PageFunc) error
 	// OnSpawn is called with the monitor's process id before the guest runs
 	// its first instruction, e.g. to place it in a cgroup. An error ends the
 	// machine.
 	OnSpawn func(pid int) error
 }
+
+// PageSize is the size in bytes of the pages that Suspend counts in.
+const PageSize = 4096
+
+// MaxPages bounds the bytes that Suspend passes on at once.
+const MaxPages = 1 << 20
+
+// PageFunc takes a run of whole pages of a machine's memory. The address tells
+// where they lie and is a number of the monitor's own: pages go back under the
+// address under which they came. The slice is good only during the call.
+type PageFunc = func(address uint64, pages []byte) error
 
 // Disk is one raw block device. Serial is what the guest reads from
 // /sys/block/vdX/serial, at most MaxSerial bytes.
@@ -123,8 +154,23 @@ type Machine interface {
 	// Snapshot stops the guest and writes its device state to w. Memory
 	// already is in Spec.MemoryFile. The machine stays stopped: the caller
 	// copies what it needs (disks) and then kills it. Only a machine that was
-	// booted can be snapshot.
+	// booted, and has a memory file, can be snapshot.
 	Snapshot(ctx context.Context, w *os.File) error
+	// Suspend stops the guest, writes its device state to the file state,
+	// whose content it replaces, and passes to page every page of memory that
+	// differs, or may differ, from the snapshot the machine was restored from,
+	// in ascending order, in runs of at most MaxPages bytes. If it was booted,
+	// or restored without a snapshot's memory, these are all pages in use.
+	// What the guest wrote to its disks is in their files, but not synced.
+	//
+	// The machine stays stopped, also when Suspend fails: the caller kills it,
+	// or lets it run on with Continue. An error of page ends Suspend and is
+	// returned.
+	Suspend(ctx context.Context, state *os.File, page PageFunc) error
+	// Continue lets a machine that Suspend has stopped run on as if nothing
+	// had been; connections to the guest are still good. A running machine
+	// just runs on.
+	Continue(ctx context.Context) error
 	// Console returns the last bytes (at most 64 KiB) the guest printed on
 	// its console: untrusted text for diagnosis.
 	Console(ctx context.Context) (string, error)

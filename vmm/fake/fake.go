@@ -9,7 +9,6 @@ package fake
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -30,6 +29,8 @@ const (
 	StepRun      = "run"      // OnSpawn was called, the guest runs next
 	StepDial     = "dial"     // before a connection to the guest
 	StepSnapshot = "snapshot" // before the guest is stopped
+	StepSuspend  = "suspend"  // before the guest is stopped
+	StepContinue = "continue" // before a suspended guest runs on
 	StepConsole  = "console"
 	StepCPUTime  = "cputime"
 	StepAdopt    = "adopt"
@@ -101,22 +102,31 @@ func (m *Monitor) Boot(ctx context.Context, spec vmm.Spec) (vmm.Machine, error) 
 	if err := m.check(spec, spec.Kernel, spec.Initrd); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(spec.MemoryFile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
+	if err := createMemory(spec); err != nil {
 		return nil, fmt.Errorf("boot machine %s: %w", spec.ID, err)
 	}
-	err = errors.Join(f.Truncate(int64(spec.MemoryMiB)<<20), f.Close())
-	if err == nil {
-		var machine vmm.Machine
-		if machine, err = m.start(ctx, spec, nil, true); err == nil {
-			return machine, nil
-		}
+	nothing := func() ([]byte, error) { return nil, nil }
+	machine, err := m.start(ctx, spec, nothing, true)
+	if err != nil {
+		os.Remove(spec.MemoryFile)
+		return nil, fmt.Errorf("boot machine %s: %w", spec.ID, err)
 	}
-	os.Remove(spec.MemoryFile)
-	return nil, fmt.Errorf("boot machine %s: %w", spec.ID, err)
+	return machine, nil
 }
 
-// Restore starts a machine with the memory of a snapshot.
+func createMemory(spec vmm.Spec) error {
+	if spec.MemoryFile == "" {
+		return nil
+	}
+	f, err := os.OpenFile(spec.MemoryFile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Truncate(int64(spec.MemoryMiB)<<20), f.Close())
+}
+
+// Restore starts a machine with the memory of a snapshot or of a suspended
+// machine.
 func (m *Monitor) Restore(ctx context.Context, spec vmm.Spec) (vmm.Machine, error) {
 	if err := m.step(ctx, StepRestore, spec.ID); err != nil {
 		return nil, err
@@ -124,41 +134,14 @@ func (m *Monitor) Restore(ctx context.Context, spec vmm.Spec) (vmm.Machine, erro
 	if err := m.check(spec); err != nil {
 		return nil, err
 	}
-	memory, err := load(spec)
-	if err != nil {
+	if err := checkState(spec); err != nil {
 		return nil, fmt.Errorf("restore machine %s: %w", spec.ID, err)
 	}
-	machine, err := m.start(ctx, spec, memory, false)
+	machine, err := m.start(ctx, spec, func() ([]byte, error) { return load(spec) }, false)
 	if err != nil {
 		return nil, fmt.Errorf("restore machine %s: %w", spec.ID, err)
 	}
 	return machine, nil
-}
-
-// stateText is the device state of every machine.
-const stateText = "device state of an imagined machine\n"
-
-// load reads what Snapshot wrote: the length of the guest's memory and then
-// the memory.
-func load(spec vmm.Spec) ([]byte, error) {
-	if spec.Memory == nil || spec.State == nil {
-		return nil, errors.New("a restore needs both the memory and the state of a snapshot")
-	}
-	state := make([]byte, len(stateText))
-	if _, err := spec.State.ReadAt(state, 0); err != nil || string(state) != stateText {
-		return nil, errors.New("the device state is not one of this monitor")
-	}
-	var header [8]byte
-	if _, err := spec.Memory.ReadAt(header[:], 0); err != nil {
-		return nil, err
-	}
-	size := binary.LittleEndian.Uint64(header[:])
-	if size > uint64(spec.MemoryMiB)<<20 {
-		return nil, errors.New("the memory is not one of this monitor")
-	}
-	memory := make([]byte, size)
-	_, err := spec.Memory.ReadAt(memory, int64(len(header)))
-	return memory, err
 }
 
 // check refuses what a real monitor would stumble over.
@@ -181,11 +164,11 @@ func (m *Monitor) check(spec vmm.Spec, files ...string) error {
 	return nil
 }
 
-func (m *Monitor) start(ctx context.Context, spec vmm.Spec, memory []byte, booted bool) (_ vmm.Machine, err error) {
+func (m *Monitor) start(ctx context.Context, spec vmm.Spec, load func() ([]byte, error), booted bool) (_ vmm.Machine, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
-	g := m.add(spec, memory, booted)
+	g := m.add(spec, booted)
 	defer func() {
 		if err != nil {
 			g.end()
@@ -199,6 +182,11 @@ func (m *Monitor) start(ctx context.Context, spec vmm.Spec, memory []byte, boote
 			return nil, err
 		}
 	}
+	memory, err := load()
+	if err != nil {
+		return nil, err
+	}
+	g.SetMemory(memory)
 	if err := m.step(ctx, StepRun, spec.ID); err != nil {
 		return nil, err
 	}
@@ -234,12 +222,12 @@ func (m *Monitor) Adopt(ctx context.Context, h vmm.Handle) (vmm.Machine, error) 
 	return &machine{guest: g}, nil
 }
 
-func (m *Monitor) add(spec vmm.Spec, memory []byte, booted bool) *Guest {
+func (m *Monitor) add(spec vmm.Spec, booted bool) *Guest {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.lastPID++
 	g := &Guest{
-		monitor: m, spec: spec, memory: memory, booted: booted,
+		monitor: m, spec: spec, booted: booted,
 		handle: vmm.Handle{Monitor: Name, ID: spec.ID, Dir: spec.Dir, PID: m.lastPID, StartTime: uint64(m.lastPID)},
 		turn:   make(chan struct{}, 1),
 		done:   make(chan struct{}),

@@ -24,7 +24,8 @@ type Guest struct {
 	memory  []byte
 	console []byte
 	used    time.Duration
-	stopped bool
+	stopped bool          // for good, by a snapshot
+	pause   chan struct{} // not nil while the guest is suspended; closed when it runs on
 	ended   bool
 	conns   map[net.Conn]bool
 }
@@ -134,5 +135,54 @@ func (g *Guest) session(inside net.Conn) {
 		<-g.done
 		return
 	}
-	serve(inside)
+	serve(gate{inside, g})
+}
+
+// suspend lets the guest neither hear nor say anything until Continue.
+func (g *Guest) suspend() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.pause == nil {
+		g.pause = make(chan struct{})
+	}
+}
+
+func (g *Guest) runOn() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.pause != nil {
+		close(g.pause)
+		g.pause = nil
+	}
+}
+
+// awaitRunning returns when the guest is not suspended.
+func (g *Guest) awaitRunning() {
+	g.mu.Lock()
+	pause := g.pause
+	g.mu.Unlock()
+	if pause != nil {
+		select {
+		case <-pause:
+		case <-g.done:
+		}
+	}
+}
+
+// gate is a connection as its program sees it: nothing passes while the guest
+// is suspended.
+type gate struct {
+	net.Conn
+	guest *Guest
+}
+
+func (c gate) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.guest.awaitRunning()
+	return n, err
+}
+
+func (c gate) Write(b []byte) (int, error) {
+	c.guest.awaitRunning()
+	return c.Conn.Write(b)
 }

@@ -2,7 +2,6 @@ package fake
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -67,18 +66,17 @@ func (m *machine) Snapshot(ctx context.Context, w *os.File) error {
 	if err := m.begin(ctx, StepSnapshot); err != nil {
 		return err
 	}
-	if !m.guest.booted {
-		return fmt.Errorf("snapshot machine %s: only a booted machine can be snapshot", m.guest.handle.ID)
+	if !m.guest.booted || m.guest.spec.MemoryFile == "" {
+		return fmt.Errorf("snapshot machine %s: only a booted machine with a memory file can be snapshot", m.guest.handle.ID)
 	}
 	m.guest.stop()
 	f, err := os.OpenFile(m.guest.spec.MemoryFile, os.O_WRONLY, 0)
 	if err != nil {
 		return fmt.Errorf("snapshot machine %s: %w", m.guest.handle.ID, err)
 	}
-	memory := m.guest.Memory()
-	_, err = f.Write(append(binary.LittleEndian.AppendUint64(nil, uint64(len(memory))), memory...))
+	_, err = f.Write(encode(m.guest.Memory()))
 	if err = errors.Join(err, f.Close()); err == nil {
-		_, err = w.WriteString(stateText)
+		_, err = w.WriteString(snapshotState)
 	}
 	if err != nil {
 		return fmt.Errorf("snapshot machine %s: %w", m.guest.handle.ID, err)
