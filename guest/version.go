@@ -7,7 +7,8 @@ package guest
 //	1: 2026-11-30: the first: handshake, identity, commands, files, clock
 //	2: 2026-11-30: background tasks: start, read, list, kill, activity
 //	3: 2026-12-01: suspend; an identity may leave the variables as they are
-const Version = 3
+//	4: 2026-12-01: frames of output of up to 252 KiB
+const Version = 4
 
 // oldest is the oldest version of a guest that this host can talk to.
 const oldest = 1

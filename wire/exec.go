@@ -128,6 +128,7 @@ type ExitStatus struct {
 	TimedOut   bool    `json:"timed_out" doc:"The whole process tree was killed at the timeout."`
 	OOM        bool    `json:"oom" doc:"It was killed because the sandbox's memory was used up."`
 	DurationMS int64   `json:"duration_ms" doc:"From start to end, measured in the sandbox."`
+	DurationUS int64   `json:"duration_us" doc:"The same in microseconds."`
 	Hint       string  `json:"hint,omitempty" doc:"What to do next, when it timed out or ran out of memory."`
 }
 
@@ -135,7 +136,7 @@ type ExitStatus struct {
 func NewExitStatus(st eqvps.ExitStatus) ExitStatus {
 	e := ExitStatus{
 		ExitCode: st.Code, Signal: optional(st.Signal), TimedOut: st.TimedOut, OOM: st.OOM,
-		DurationMS: st.Duration.Milliseconds(),
+		DurationMS: st.Duration.Milliseconds(), DurationUS: st.Duration.Microseconds(),
 	}
 	switch {
 	case st.TimedOut:
@@ -149,7 +150,10 @@ func NewExitStatus(st eqvps.ExitStatus) ExitStatus {
 // Domain is the reverse of NewExitStatus.
 func (e ExitStatus) Domain() eqvps.ExitStatus {
 	st := eqvps.ExitStatus{
-		Code: e.ExitCode, TimedOut: e.TimedOut, OOM: e.OOM, Duration: time.Duration(e.DurationMS) * time.Millisecond,
+		Code: e.ExitCode, TimedOut: e.TimedOut, OOM: e.OOM, Duration: time.Duration(e.DurationUS) * time.Microsecond,
+	}
+	if st.Duration == 0 { // an older server
+		st.Duration = time.Duration(e.DurationMS) * time.Millisecond
 	}
 	if e.Signal != nil {
 		st.Signal = *e.Signal

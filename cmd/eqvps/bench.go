@@ -19,8 +19,9 @@ import (
 // benchCmd measures this host. Every figure comes with a baseline of the same
 // run, taken in turn with it, because hosts are shared and drift.
 type benchCmd struct {
-	N    int  `short:"n" default:"50" help:"How many sandboxes to create one after another (default 50)."`
-	JSON bool `name:"json" help:"Print one JSON object."`
+	N    int    `short:"n" default:"50" help:"How many sandboxes to create one after another (default 50)."`
+	Only string `enum:",demand,standby,rate,calls,output,memory" default:"" placeholder:"PART" help:"Measure one part only: demand, standby, rate, calls, output or memory."`
+	JSON bool   `name:"json" help:"Print one JSON object."`
 }
 
 // figure is one row of the report.
@@ -78,15 +79,19 @@ func (c *benchCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	for _, part := range []struct {
-		name    string
-		measure func(context.Context) ([]figure, error)
+		part, name string
+		measure    func(context.Context) ([]figure, error)
 	}{
-		{"creates, one after another, restored on demand", b.onDemand},
-		{"creates, one after another, with machines on standby", b.withStandby},
-		{"creates, four at a time", b.parallel},
-		{"calls into one sandbox", b.calls},
-		{"memory of idle sandboxes", b.memory},
+		{"demand", "creates, one after another, restored on demand", b.onDemand},
+		{"standby", "creates, one after another, with machines on standby", b.withStandby},
+		{"rate", "creates, four at a time", b.parallel},
+		{"calls", "calls into one sandbox", b.calls},
+		{"output", "output of commands", b.output},
+		{"memory", "memory of idle sandboxes", b.memory},
 	} {
+		if c.Only != "" && c.Only != part.part {
+			continue
+		}
 		a.note("measuring: %s", part.name)
 		figures, err := part.measure(ctx)
 		if err != nil {

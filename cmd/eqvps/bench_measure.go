@@ -22,6 +22,7 @@ const (
 	barPing       = 3 * time.Millisecond
 	barLogin      = 1.2
 	barOverhead   = 8 * time.Millisecond
+	barStream     = 40.0
 	barIdleMiB    = 35.0
 	barUsedMiB    = 60.0
 	idleSandboxes = 20
@@ -191,6 +192,82 @@ func (b *bench) calls(ctx context.Context) (_ []figure, err error) {
 			Baseline: fmt.Sprintf("bash -c p50 %.1f ms", milliseconds(plain.median())),
 		},
 		atMost("exec of true over REST, less its time in the guest", overhead, barOverhead),
+	}, nil
+}
+
+// The output whose passing on is measured: text, as most output is, printed by
+// a program that does little else.
+const (
+	printedMB = 10
+	printSize = printedMB * 1_000_000
+)
+
+// output measures how fast what a command prints comes out, streamed and
+// collected. The baseline is the same output over the guest channel, without
+// our server.
+func (b *bench) output(ctx context.Context) (_ []figure, err error) {
+	id, err := b.create(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.delete(ctx, id)) }()
+	const file = "/tmp/printed"
+	if err := b.exec(ctx, id, "sh", "-c", fmt.Sprintf("yes 'What a program tells of its work, line by line.' | head -c %d > %s", printSize, file)); err != nil {
+		return nil, err
+	}
+	as, err := b.principal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	g, err := b.server.svc.Use(as, id)
+	if err != nil {
+		return nil, err
+	}
+	var streamed, collected, bare sample
+	var got int64
+	count := func(_ eqvps.Stream, p []byte) error { got += int64(len(p)); return nil }
+	timed := func(into *sample, run func() error) error {
+		began := time.Now()
+		got = 0
+		err := run()
+		*into = append(*into, time.Since(began))
+		if err == nil && got != printSize {
+			err = fmt.Errorf("%d of %d bytes came", got, printSize)
+		}
+		return err
+	}
+	for range max(5, b.n/5) {
+		err := errors.Join(
+			timed(&streamed, func() error {
+				_, err := b.client.ExecStream(ctx, id, execArgv("cat", file), count)
+				return err
+			}),
+			timed(&bare, func() error {
+				_, err := g.Exec(as, eqvps.ExecRequest{Argv: []string{"cat", file}}, count)
+				return err
+			}),
+			timed(&collected, func() error {
+				r, err := b.client.Exec(ctx, id, execArgv("cat", file))
+				if err == nil {
+					got = r.StdoutBytes
+				}
+				return err
+			}),
+		)
+		if err != nil {
+			return nil, err
+		}
+	}
+	rate := func(s sample) float64 { return printedMB / s.median().Seconds() }
+	row := func(what string, s sample) figure {
+		return figure{
+			What: what, Value: rate(s), Unit: "MB/s", Bar: fmt.Sprintf("≥ %.0f MB/s", barStream), Met: rate(s) >= barStream, N: len(s),
+			Detail: "p50 " + s.median().Round(time.Millisecond).String() + ", " + s.tail(), Baseline: fmt.Sprintf("guest channel alone %.0f MB/s", rate(bare)),
+		}
+	}
+	return []figure{
+		row(fmt.Sprintf("exec printing %d MB, streamed", printedMB), streamed),
+		row(fmt.Sprintf("exec printing %d MB, collected", printedMB), collected),
 	}, nil
 }
 

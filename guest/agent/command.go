@@ -190,12 +190,12 @@ func (r *runner) spawn(c command, g *cgroup) (_ *process, err error) {
 	if err := unix.Pipe2(outs[:], unix.O_CLOEXEC); err != nil {
 		return nil, err
 	}
-	p.stdout, files = pipeEnd(outs[0]), append(files, outs[1])
+	p.stdout, files = outputEnd(outs[0]), append(files, outs[1])
 	if err := unix.Pipe2(errs[:], unix.O_CLOEXEC); err != nil {
 		_ = p.stdout.Close()
 		return nil, err
 	}
-	p.stderr, files = pipeEnd(errs[0]), append(files, errs[1])
+	p.stderr, files = outputEnd(errs[0]), append(files, errs[1])
 	fds[0], fds[1], fds[2] = uintptr(in[0]), uintptr(outs[1]), uintptr(errs[1])
 
 	attr := &syscall.ProcAttr{
@@ -244,6 +244,12 @@ func pipeEnd(fd int) *os.File {
 	return os.NewFile(uintptr(fd), "pipe")
 }
 
+// outputEnd is where a command's output is read.
+func outputEnd(fd int) *os.File {
+	_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, outputPipe) // else it is smaller
+	return pipeEnd(fd)
+}
+
 func memfile(name, content string) (int, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 	if err != nil {
@@ -260,17 +266,22 @@ func memfile(name, content string) (int, error) {
 	return fd, nil
 }
 
-// buffers holds frames of output. With the multiplexer's header, a full one
-// fills two of the channel's frames.
+// outputPipe is the size of the pipes that a command prints into: the larger
+// they are, the rarer the processor goes back and forth between it and us.
+const outputPipe = 256 << 10
+
+// buffers holds frames of output. One is taken when there is something to read
+// and given back when it is sent: a command that prints nothing holds none.
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
-type buffer [wire.FrameHeader + 63<<10]byte
+type buffer [wire.FrameHeader + wire.MaxFrame]byte
 
 // A command that prints in small pieces would be read in small pieces, at the
-// price of several process switches each. So output that follows output within
-// gatherAfter waits for gatherFor, that more may come; what follows silence
-// goes out at once.
+// price of several process switches each. So less than gatherBelow that follows
+// other output within gatherAfter waits for gatherFor, that more may come; what
+// follows silence goes out at once.
 const (
+	gatherBelow = 64 << 10
 	gatherAfter = 3 * time.Millisecond
 	gatherFor   = time.Millisecond
 )
@@ -278,61 +289,78 @@ const (
 // pump copies a pipe to emit until its end, or until it has a deadline: then
 // what lies in the pipe at that moment is the rest.
 func pump(f *os.File, kind byte, emit emitFunc) error {
-	buf := buffers.Get().(*buffer)
-	defer buffers.Put(buf)
-	send := func(n int) error {
-		wire.PutFrameHeader(buf[:], kind, n)
-		return emit(buf[:wire.FrameHeader+n])
-	}
-	data := buf[wire.FrameHeader:]
-	var last time.Time
-	for {
-		n, err := f.Read(data)
-		if n > 0 {
-			if n < len(data)/2 && time.Since(last) < gatherAfter {
-				time.Sleep(gatherFor)
-				n += readMore(f, data[n:])
-			}
-			if err := send(n); err != nil {
-				return err
-			}
-			last = time.Now()
-		}
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return drain(f, data, send)
-		}
-		if err != nil {
-			return nil
-		}
-	}
-}
-
-// readMore reads what is there, and nothing else.
-func readMore(f *os.File, p []byte) (n int) {
-	rc, err := f.SyscallConn()
-	if err != nil {
-		return 0
-	}
-	_ = rc.Control(func(fd uintptr) { n, _ = unix.Read(int(fd), p) })
-	return max(n, 0)
-}
-
-func drain(f *os.File, buf []byte, send func(n int) error) error {
-	_ = f.SetReadDeadline(time.Time{})
 	rc, err := f.SyscallConn()
 	if err != nil {
 		return nil
 	}
+	var last time.Time
+	for {
+		buf, n, err := readSome(rc)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return drain(f, rc, kind, emit)
+		}
+		if err != nil || n <= 0 {
+			return nil
+		}
+		if n < gatherBelow && time.Since(last) < gatherAfter {
+			time.Sleep(gatherFor)
+			n += readMore(rc, buf[wire.FrameHeader+n:])
+		}
+		err = buf.send(kind, n, emit)
+		buffers.Put(buf)
+		if err != nil {
+			return err
+		}
+		last = time.Now()
+	}
+}
+
+// send passes on the n bytes behind the header.
+func (b *buffer) send(kind byte, n int, emit emitFunc) error {
+	wire.PutFrameHeader(b[:], kind, n)
+	return emit(b[:wire.FrameHeader+n])
+}
+
+// readSome waits until there is something to read and takes it; n is 0 at the
+// end.
+func readSome(rc syscall.RawConn) (buf *buffer, n int, err error) {
+	err = rc.Read(func(fd uintptr) bool {
+		buf = buffers.Get().(*buffer)
+		var rerr error
+		for {
+			if n, rerr = unix.Read(int(fd), buf[wire.FrameHeader:]); rerr != unix.EINTR {
+				break
+			}
+		}
+		if n <= 0 {
+			buffers.Put(buf)
+			buf = nil
+		}
+		return rerr != unix.EAGAIN
+	})
+	return buf, n, err
+}
+
+// readMore reads what is there, and nothing else.
+func readMore(rc syscall.RawConn, p []byte) (n int) {
+	_ = rc.Control(func(fd uintptr) { n, _ = unix.Read(int(fd), p) })
+	return max(n, 0)
+}
+
+func drain(f *os.File, rc syscall.RawConn, kind byte, emit emitFunc) error {
+	_ = f.SetReadDeadline(time.Time{})
+	buf := buffers.Get().(*buffer)
+	defer buffers.Put(buf)
 	var out error
 	_ = rc.Read(func(fd uintptr) bool {
 		rest, _ := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
 		for rest > 0 && out == nil {
-			n, err := unix.Read(int(fd), buf[:min(rest, len(buf))])
+			n, err := unix.Read(int(fd), buf[wire.FrameHeader:][:min(rest, wire.MaxFrame)])
 			if err != nil || n <= 0 {
 				return true
 			}
 			rest -= n
-			out = send(n)
+			out = buf.send(kind, n, emit)
 		}
 		return true
 	})

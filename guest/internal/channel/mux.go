@@ -10,7 +10,7 @@ import (
 
 // Window is the most bytes of one stream that are under way in one direction,
 // and so what a slow reader costs in memory.
-const Window = 256 << 10
+const Window = 512 << 10
 
 // maxOpening bounds the streams that are being opened at once.
 const maxOpening = 256

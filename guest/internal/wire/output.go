@@ -17,8 +17,9 @@ const (
 	FrameFailed = 4 // JSON of a Failure: the agent could not do it
 
 	FrameHeader = 5
-	// MaxFrame bounds the data of a frame.
-	MaxFrame = 64 << 10
+	// MaxFrame bounds the data of a frame; up to version 3 it was 64 KiB. A
+	// full one takes eight frames of the channel.
+	MaxFrame = 252 << 10
 	// maxResult bounds the data of the last frame.
 	maxResult = 4 << 10
 )
@@ -54,7 +55,7 @@ func ReadOutput(r io.Reader, out eqvps.Output) (Result, error) {
 			return Result{}, fmt.Errorf("bad output frame: kind %d, %d bytes", kind, n)
 		}
 		if int(n) > len(buf) {
-			buf = make([]byte, limit)
+			buf = make([]byte, min(max(n, 2*uint32(len(buf))), limit))
 		}
 		data := buf[:n]
 		if _, err := io.ReadFull(r, data); err != nil {
