@@ -35,9 +35,12 @@ const (
 	// MaxPathBytes is Linux's PATH_MAX less its terminating zero.
 	MaxPathBytes = 4095
 	// MaxEnvVars and MaxEnvBytes bound the environment of a sandbox or a call;
-	// bytes count names and values.
-	MaxEnvVars  = 64
-	MaxEnvBytes = 64 << 10
+	// bytes count names and values. Linux takes 128 KiB for one variable.
+	MaxEnvVars       = 64
+	MaxEnvValueBytes = 64 << 10 // of one variable
+	MaxEnvBytes      = 256 << 10
+	// MaxSecrets is how many secrets an account may keep.
+	MaxSecrets = 64
 
 	// DefaultIdleTimeout ends an ephemeral sandbox nobody uses.
 	DefaultIdleTimeout = 300 * time.Second

@@ -10,12 +10,12 @@ import (
 // ExecRequest is one command to run in a sandbox. Exactly one of Command and
 // Argv is set.
 type ExecRequest struct {
-	Command string            // run by bash -lc
-	Argv    []string          // run as it is, without a shell
-	Cwd     string            // absolute; "" is /root
-	Env     map[string]string // wins over the sandbox's own variables
-	Stdin   []byte            // nil: immediate end of file
-	Timeout time.Duration     // 0 is DefaultExecTimeout
+	Command string        // run by bash -lc
+	Argv    []string      // run as it is, without a shell
+	Cwd     string        // absolute; "" is /root
+	Env     Env           // wins over the sandbox's own variables
+	Stdin   []byte        // nil: immediate end of file
+	Timeout time.Duration // 0 is DefaultExecTimeout
 }
 
 // Language is a language of Run.

@@ -29,7 +29,7 @@ type StartMachine struct {
 	ID     string
 	Tariff Tariff
 	Image  string // name or id; "" is the default image
-	Env    map[string]string
+	Env    Env
 	// Persistent machines can be paused, and their disk outlives them: what a
 	// guest has flushed is on the host's disk.
 	Persistent bool
@@ -65,6 +65,10 @@ type Machine interface {
 	Image() string
 	// Ping asks the guest agent for a sign of life.
 	Ping(ctx context.Context) error
+	// SetEnv changes its variables for the commands that start from then on. The
+	// guest merges them: nothing else keeps their values. CodeTooLarge,
+	// CodeInvalidValue when what comes of it is not allowed: nothing is changed.
+	SetEnv(ctx context.Context, c EnvChange) error
 	// TaskActivity tells whether its background tasks keep it from being idle.
 	TaskActivity(ctx context.Context) (TaskActivity, error)
 	// CPUTime and EgressBytes tell what it has used so far.

@@ -105,7 +105,11 @@ type CreateSandbox struct {
 	Image       string
 	IdleTimeout time.Duration
 	TTL         time.Duration
-	Env         map[string]string
+	Env         Env
+	// Secrets names the account's secrets that it gets as variables: none unless
+	// named, so that code nobody has read sees no more than it needs. Env wins
+	// over a secret of the same name. AllSecrets alone stands for all.
+	Secrets []string
 }
 
 // Validate checks the request and fills in defaults.
@@ -133,6 +137,9 @@ func (c *CreateSandbox) Validate() error {
 	}
 	if c.IdleTimeout < MinIdleTimeout || c.IdleTimeout > MaxEphemeralTTL {
 		return Errorf(CodeInvalidValue, "idle_timeout must be %d to %d seconds.", int(MinIdleTimeout.Seconds()), int(MaxEphemeralTTL.Seconds()))
+	}
+	if err := ValidateSecretNames(c.Secrets); err != nil {
+		return err
 	}
 	return ValidateEnv(c.Env)
 }
@@ -184,6 +191,9 @@ type SandboxService interface {
 	// Use gives access to a running sandbox's commands and files. Each call on
 	// it counts as activity.
 	Use(ctx context.Context, id string) (Guest, error)
+	// SetEnv changes the variables of a running sandbox for the commands that
+	// start from then on, and returns its record.
+	SetEnv(ctx context.Context, id string, c EnvChange) (*Sandbox, error)
 	// Usage tells what a sandbox has used so far.
 	Usage(ctx context.Context, id string) (Usage, error)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/eqvps/eqvps"
 	"github.com/eqvps/eqvps/control"
+	"github.com/eqvps/eqvps/keyring"
 	"github.com/eqvps/eqvps/sqlite"
 )
 
@@ -42,8 +43,12 @@ func (r *rig) start() {
 	if r.store, err = sqlite.Open(context.Background(), r.path); err != nil {
 		r.t.Fatal(err)
 	}
+	keys, err := keyring.Open(filepath.Join(filepath.Dir(r.path), "keyring.json"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
 	r.Service = control.New(control.Config{
-		Store: r.store, Host: r.host, Tariffs: eqvps.DefaultTariffs,
+		Store: r.store, Keys: keys, Host: r.host, Tariffs: eqvps.DefaultTariffs,
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err := r.Recover(context.Background()); err != nil {

@@ -121,7 +121,8 @@ func (h *memHost) count() int {
 // memMachine runs no commands: Exec blocks until it is released, or fails as a
 // lost guest does when the machine dies.
 type memMachine struct {
-	env  map[string]string
+	set  sync.Mutex
+	env  eqvps.Env
 	once sync.Once
 	done chan struct{}
 	// release, if set, holds Exec back until it is closed.
@@ -208,6 +209,16 @@ func (m *memMachine) TaskActivity(context.Context) (eqvps.TaskActivity, error) {
 	defer m.tasks.Unlock()
 	m.tasks.asked++
 	return m.tasks.TaskActivity, m.tasks.err
+}
+
+func (m *memMachine) SetEnv(_ context.Context, c eqvps.EnvChange) error {
+	m.set.Lock()
+	defer m.set.Unlock()
+	env, err := c.Apply(m.env)
+	if err == nil {
+		m.env = env
+	}
+	return err
 }
 
 func (m *memMachine) Image() string                   { return "img_test" }

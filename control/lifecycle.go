@@ -29,6 +29,9 @@ func (s *Service) Create(ctx context.Context, c eqvps.CreateSandbox) (*eqvps.San
 	if err != nil {
 		return nil, err
 	}
+	if err := s.addSecrets(ctx, p, &c); err != nil {
+		return nil, err
+	}
 	sb := eqvps.NewSandbox(c, p, tariff, s.now())
 	// A caller who leaves now must not leave it open whether there is a record.
 	if err := s.store.CreateSandbox(context.WithoutCancel(ctx), sb); err != nil {

@@ -17,6 +17,8 @@ type live struct {
 	idleTimeout time.Duration
 	expires     time.Time
 
+	env sync.Mutex // one change of variables at a time
+
 	mu     sync.Mutex
 	calls  int       // calls under way: a sandbox that works is not idle
 	last   time.Time // when the last call began or ended

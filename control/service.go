@@ -28,25 +28,31 @@ type Store interface {
 	eqvps.SandboxStore
 	eqvps.TokenStore
 	eqvps.AccountStore
+	eqvps.SecretStore
 }
 
 // Config is what a Service is made of. All fields but Now and Logger are
 // required.
 type Config struct {
 	Store   Store
+	Keys    eqvps.Keyring // what is sealed with
 	Host    eqvps.Host
 	Tariffs eqvps.Tariffs
 	Now     func() time.Time // default time.Now
 	Logger  *slog.Logger     // default slog.Default()
 }
 
-// Service implements eqvps.SandboxService and eqvps.TokenService.
+// Service implements eqvps.SandboxService, eqvps.TokenService and
+// eqvps.SecretService.
 type Service struct {
 	store   Store
+	keys    eqvps.Keyring
 	host    eqvps.Host
 	tariffs eqvps.Tariffs
 	now     func() time.Time
 	log     *slog.Logger
+
+	rotation sync.RWMutex // see sealing
 
 	mu         sync.Mutex
 	live       map[string]*live
@@ -62,12 +68,13 @@ type Service struct {
 var (
 	_ eqvps.SandboxService = (*Service)(nil)
 	_ eqvps.TokenService   = (*Service)(nil)
+	_ eqvps.SecretService  = (*Service)(nil)
 )
 
 // New makes a service. Recover must be called before the first request.
 func New(cfg Config) *Service {
 	s := &Service{
-		store: cfg.Store, host: cfg.Host, tariffs: cfg.Tariffs,
+		store: cfg.Store, keys: cfg.Keys, host: cfg.Host, tariffs: cfg.Tariffs,
 		now: cfg.Now, log: cfg.Logger,
 		live: map[string]*live{}, ending: map[string]chan struct{}{}, unrecorded: map[string]ending{}, touched: map[string]time.Time{},
 	}

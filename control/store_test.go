@@ -13,6 +13,7 @@ import (
 type memStore struct {
 	eqvps.TokenStore
 	eqvps.AccountStore
+	eqvps.SecretStore
 	mu   sync.Mutex
 	all  map[string]eqvps.Sandbox
 	full bool // updates fail, as on a full disk

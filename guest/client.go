@@ -146,6 +146,25 @@ func (c *Client) Ping(ctx context.Context) (Pong, error) {
 	return Pong{Version: p.Version, Uptime: time.Duration(p.UptimeNS), Clock: time.Unix(0, p.UnixNano)}, nil
 }
 
+// envSince is the first version of the protocol in which variables can be
+// changed.
+const envSince = 5
+
+// SetEnv changes the sandbox's variables for the commands to come. c must be
+// valid. Codes: CodeTooLarge and CodeInvalidValue (what comes of it is not
+// allowed, or the guest is from before this call), CodeUnreachable.
+func (c *Client) SetEnv(ctx context.Context, ch eqvps.EnvChange) error {
+	if c.version < envSince {
+		return eqvps.Errorf(eqvps.CodeInvalidValue, "This sandbox was started by an older version, and its variables stay as they are; create a new one.")
+	}
+	body := wire.EnvChange{Set: wire.EnvList(ch.Set)}
+	for _, name := range ch.Remove {
+		body.Remove = append(body.Remove, []byte(name))
+	}
+	_, err := c.call(ctx, wire.MaxReply, http.MethodPatch, wire.PathEnv, nil, body.Encode())
+	return err
+}
+
 // SetClock sets the guest's clock.
 func (c *Client) SetClock(ctx context.Context, t time.Time) error {
 	return c.ask(ctx, http.MethodPost, wire.PathClock, nil, wire.Clock{UnixNano: t.UnixNano()}, nil)

@@ -20,7 +20,7 @@ const EntropyBytes = 64
 type Identity struct {
 	Hostname  string // of letters, digits and hyphens, at most 63
 	MachineID string // 32 lower-case hex digits; "" makes a random one
-	Env       map[string]string
+	Env       eqvps.Env
 	// KeepEnv leaves the variables as they are; Env is not looked at. For a
 	// machine that goes on after Suspend.
 	KeepEnv bool

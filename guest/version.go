@@ -8,7 +8,8 @@ package guest
 //	2: 2026-11-30: background tasks: start, read, list, kill, activity
 //	3: 2026-12-01: suspend; an identity may leave the variables as they are
 //	4: 2026-12-01: frames of output of up to 252 KiB
-const Version = 4
+//	5: 2026-12-01: variables that are changed later; the environment may have 256 KiB
+const Version = 5
 
 // oldest is the oldest version of a guest that this host can talk to.
 const oldest = 1

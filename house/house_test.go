@@ -95,6 +95,7 @@ var layers = map[string][]string{
 	"control":         {"."},
 	"guest":           {"."},
 	"image":           {"."},
+	"keyring":         {"."},
 	"network":         {"."},
 	"sqlite":          {"."},
 	"storetest":       {"."},

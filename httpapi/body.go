@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -155,8 +156,17 @@ func corruptField(data []byte) string {
 	json.Unmarshal(data, &fields) // it parsed before
 	for name, raw := range fields {
 		var b []byte
-		if strings.HasSuffix(name, "_base64") && json.Unmarshal(raw, &b) != nil {
+		var many map[string]json.RawMessage
+		if !strings.HasSuffix(name, "_base64") || json.Unmarshal(raw, &b) == nil {
+			continue
+		}
+		if json.Unmarshal(raw, &many) != nil {
 			return name
+		}
+		for key, raw := range many {
+			if json.Unmarshal(raw, &b) != nil {
+				return fmt.Sprintf("%s.%.80s", name, key)
+			}
 		}
 	}
 	return "_base64"

@@ -38,7 +38,8 @@ type fake struct {
 	files  map[string]file
 	err    error // of every call that can fail, when set
 	tokens []*eqvps.Token
-	tasks  []*fakeTask // newest first
+	tasks  []*fakeTask       // newest first
+	values map[string]string // of secrets
 	log    bytes.Buffer
 	ended  chan struct{} // receives when a command "sleep" was ended by its context
 	hold   chan struct{} // "wait" prints when it is closed
@@ -50,7 +51,7 @@ type file struct {
 }
 
 func newFake() *fake {
-	return &fake{files: map[string]file{}, ended: make(chan struct{}, 1), hold: make(chan struct{})}
+	return &fake{files: map[string]file{}, values: map[string]string{}, ended: make(chan struct{}, 1), hold: make(chan struct{})}
 }
 
 // server serves the fake on a loopback port.
@@ -66,7 +67,7 @@ func (f *fake) server(t testing.TB) string {
 
 func (f *fake) serve(t testing.TB, l net.Listener) {
 	log := slog.New(slog.NewJSONHandler(lockedWriter{f}, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	s := httpapi.NewServer(httpapi.New(httpapi.Config{Sandboxes: f, Tokens: f, Logger: log}), log)
+	s := httpapi.NewServer(httpapi.New(httpapi.Config{Sandboxes: f, Tokens: f, Secrets: f, Logger: log}), log)
 	done := make(chan struct{})
 	go func() { s.Serve(l); close(done) }()
 	t.Cleanup(func() { s.Close(); <-done })

@@ -18,11 +18,13 @@ import (
 var operations = []string{
 	"DELETE /sandboxes/{id} deleteSandbox",
 	"DELETE /sandboxes/{id}/tasks/{task_id} killTask",
+	"DELETE /secrets/{name} deleteSecret",
 	"DELETE /tokens/{id} revokeToken",
 	"GET /pricing getPricing",
 	"GET /sandboxes listSandboxes",
 	"GET /sandboxes/tariffs listTariffs",
 	"GET /sandboxes/{id} getSandbox",
+	"GET /sandboxes/{id}/env getEnv",
 	"GET /sandboxes/{id}/files getFile",
 	"GET /sandboxes/{id}/files/list listFiles",
 	"GET /sandboxes/{id}/files/raw downloadFile",
@@ -31,8 +33,11 @@ var operations = []string{
 	"GET /sandboxes/{id}/tasks listTasks",
 	"GET /sandboxes/{id}/tasks/{task_id} getTask",
 	"GET /sandboxes/{id}/usage getSandboxUsage",
+	"GET /secrets listSecrets",
 	"GET /tokens listTokens",
 	"GET /whoami whoAmI",
+	"PATCH /sandboxes/{id}/env changeEnv",
+	"POST /keys/rotate rotateKeys",
 	"POST /sandboxes createSandbox",
 	"POST /sandboxes/{id}/exec exec",
 	"POST /sandboxes/{id}/exec/stream execStream",
@@ -41,6 +46,7 @@ var operations = []string{
 	"POST /tokens createToken",
 	"PUT /sandboxes/{id}/files putFile",
 	"PUT /sandboxes/{id}/files/raw uploadFile",
+	"PUT /secrets/{name} putSecret",
 }
 
 type openAPI struct {
@@ -139,7 +145,7 @@ func TestOpenAPI(t *testing.T) {
 			if !slices.Equal(want, have) {
 				t.Errorf("%s: path parameters are %v, want %v", name, have, want)
 			}
-			if hasBody := method == "post" || method == "put"; hasBody != (op.RequestBody != nil) {
+			if hasBody := method == "post" && path != "/keys/rotate" || method == "put" || method == "patch"; hasBody != (op.RequestBody != nil) {
 				t.Errorf("%s: body is %v", name, op.RequestBody)
 			}
 		}

@@ -197,6 +197,7 @@ func apiConfig() huma.Config {
 			{Name: "sandboxes", Description: "Create, list and delete sandboxes."},
 			{Name: "commands", Description: "Run commands and code in a sandbox."},
 			{Name: "files", Description: "Move files in and out of a sandbox."},
+			{Name: "secrets", Description: "The account's secrets, and the key that encrypts them."},
 			{Name: "tokens", Description: "The account's bearer tokens."},
 			{Name: "service", Description: "About the service and the caller."},
 		},

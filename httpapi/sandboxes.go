@@ -28,7 +28,11 @@ func (s *server) sandboxRoutes() {
 		codes: []eqvps.Code{eqvps.CodeInvalidValue, eqvps.CodeUnknownTariff, eqvps.CodeUnknownImage, eqvps.CodeInsufficientBalance,
 			eqvps.CodeSpendLimitReached, eqvps.CodeSandboxLimit, eqvps.CodeStartFailed, eqvps.CodeCapacity},
 	}, func(ctx context.Context, _ *call, _ *none, body *wire.CreateSandbox) (wire.Sandbox, error) {
-		sb, err := s.Sandboxes.Create(ctx, body.Domain())
+		req, err := body.Domain()
+		if err != nil {
+			return wire.Sandbox{}, err
+		}
+		sb, err := s.Sandboxes.Create(ctx, req)
 		return s.sandbox(sb, err)
 	})
 	handle(s, route{

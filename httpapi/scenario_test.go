@@ -23,7 +23,7 @@ func TestScenarios(t *testing.T) {
 	if _, err := f.Delete(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
-	big := strings.Repeat("x", 600<<10)
+	big := strings.Repeat("x", 2<<20)
 	for _, c := range []struct {
 		name   string
 		method string
@@ -68,7 +68,7 @@ func TestScenarios(t *testing.T) {
 		{name: "env value of wrong type", method: "POST", path: api + "/sandboxes", body: `{"env":{"A":4711471147}}`, status: 400, want: []string{"env"}, not: []string{"4711471147"}},
 		{name: "env name", method: "POST", path: api + "/sandboxes", body: `{"env":{"A-B":"` + canary + `"}}`, status: 422, want: []string{"A-B"}, not: []string{canary}},
 		{name: "env too large", method: "POST", path: api + "/sandboxes", body: `{"env":{"A":"` + strings.Repeat(canary, 5000) + `"}}`, status: 413, not: []string{canary}},
-		{name: "body too large", method: "POST", path: api + "/sandboxes", body: `{"tariff":"` + big + `"}`, status: 413, want: []string{`"error":"too_large"`, "524288"}},
+		{name: "body too large", method: "POST", path: api + "/sandboxes", body: `{"tariff":"` + big + `"}`, status: 413, want: []string{`"error":"too_large"`, "1638400"}},
 		{name: "broken JSON", method: "POST", path: api + "/sandboxes", body: `{"env":{"A":"` + canary, status: 400, want: []string{"invalid_request", "ends early"}, not: []string{canary}},
 		{name: "bad JSON", method: "POST", path: api + "/sandboxes", body: `{"tariff" "small"}`, status: 400, want: []string{"byte 11"}},
 		{name: "not an object", method: "POST", path: api + "/sandboxes", body: `[1]`, status: 400, want: []string{"must be a JSON object, not a list"}},

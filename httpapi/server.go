@@ -23,10 +23,11 @@ import (
 	"github.com/eqvps/eqvps/wire"
 )
 
-// Config is what the skin needs. Sandboxes and Tokens must be set.
+// Config is what the skin needs. Sandboxes, Tokens and Secrets must be set.
 type Config struct {
 	Sandboxes eqvps.SandboxService
 	Tokens    eqvps.TokenService
+	Secrets   eqvps.SecretService
 	Tariffs   eqvps.Tariffs    // on offer; nil: eqvps.DefaultTariffs
 	Logger    *slog.Logger     // nil: slog.Default()
 	Now       func() time.Time // nil: time.Now
@@ -53,13 +54,15 @@ const (
 	WriteStall = 60 * time.Second
 )
 
-// Bounds of JSON bodies. Base64 takes four bytes for three.
+// Bounds of JSON bodies. Base64 takes four bytes for three, and an escape in
+// text six for one.
 const (
-	maxJSON     = 64 << 10
-	maxCreate   = 512 << 10 // the environment, where JSON may take six bytes for one
-	maxExec     = eqvps.MaxCommandBytes + eqvps.MaxStdinBytes/3*4 + 1<<20
-	maxPutFile  = eqvps.MaxInlineFileBytes/3*4 + 64<<10
-	maxDraining = 64 << 20
+	maxJSON      = 64 << 10
+	maxCreate    = 6*eqvps.MaxEnvBytes + maxJSON
+	maxExec      = eqvps.MaxCommandBytes + eqvps.MaxStdinBytes/3*4 + 6*eqvps.MaxEnvBytes + 1<<20
+	maxPutFile   = eqvps.MaxInlineFileBytes/3*4 + maxJSON
+	maxPutSecret = 6*eqvps.MaxEnvValueBytes + 1<<10
+	maxDraining  = 64 << 20
 )
 
 // server is the state shared by all requests.
@@ -90,6 +93,7 @@ func New(cfg Config) http.Handler {
 	s.taskRoutes()
 	s.fileRoutes()
 	s.tokenRoutes()
+	s.secretRoutes()
 	s.infoRoutes()
 	s.mux.HandleFunc("/", s.unknown)
 	s.openapi = s.document()
@@ -111,7 +115,7 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 // unknown answers for every address and method that has no route.
 func (s *server) unknown(w http.ResponseWriter, r *http.Request) {
 	c := callOf(r.Context())
-	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete} {
+	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
 		probe := &http.Request{Method: m, URL: r.URL, Host: r.Host}
 		if _, pattern := s.mux.Handler(probe); pattern != "/" {
 			w.Header().Add("Allow", m)

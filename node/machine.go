@@ -112,6 +112,21 @@ func (m *machine) Ping(ctx context.Context) error {
 	return err
 }
 
+// SetEnv is repeated once where the channel broke: twice is the same as once.
+func (m *machine) SetEnv(ctx context.Context, ch eqvps.EnvChange) (err error) {
+	for range 2 {
+		var c *guest.Client
+		if c, err = m.connect(ctx); err != nil {
+			return err
+		}
+		err = c.SetEnv(ctx, ch)
+		if ctx.Err() != nil || eqvps.ErrorCode(err) != eqvps.CodeUnreachable {
+			break
+		}
+	}
+	return err
+}
+
 func (m *machine) Exec(ctx context.Context, req eqvps.ExecRequest, out eqvps.Output) (eqvps.ExitStatus, error) {
 	c, err := m.connect(ctx)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package sqlite keeps accounts, tokens and sandboxes in one SQLite file.
+// Package sqlite keeps accounts, tokens, secrets and sandboxes in one SQLite file.
 //
 // # What can be lost
 //
@@ -55,6 +55,7 @@ var (
 	_ eqvps.SandboxStore = (*Store)(nil)
 	_ eqvps.TokenStore   = (*Store)(nil)
 	_ eqvps.AccountStore = (*Store)(nil)
+	_ eqvps.SecretStore  = (*Store)(nil)
 )
 
 // Open opens the database at path, makes it when it is not there, and brings

@@ -23,6 +23,7 @@ type Store interface {
 	eqvps.SandboxStore
 	eqvps.TokenStore
 	eqvps.AccountStore
+	eqvps.SecretStore
 }
 
 // now has microseconds, the finest time that a store keeps.
@@ -35,6 +36,9 @@ func Run(t *testing.T, open func(*testing.T) Store) {
 		"Accounts":          testAccounts,
 		"Tokens":            testTokens,
 		"TokenRevoke":       testTokenRevoke,
+		"Secrets":           testSecrets,
+		"SecretLimit":       testSecretLimit,
+		"Reseal":            testReseal,
 		"SandboxRoundTrip":  testSandboxRoundTrip,
 		"SandboxFilter":     testSandboxFilter,
 		"SandboxUpdate":     testSandboxUpdate,

@@ -38,6 +38,7 @@ type ExecRequest struct {
 	Argv        []string          `json:"argv,omitempty" nullable:"false" doc:"Run as it is, without a shell."`
 	Cwd         string            `json:"cwd,omitempty" doc:"Absolute folder to run in; the default is /root."`
 	Env         map[string]string `json:"env,omitempty" doc:"Variables for this command; they win over the sandbox's own."`
+	EnvBase64   map[string][]byte `json:"env_base64,omitempty" doc:"More of them, whose values need not be text."`
 	Stdin       string            `json:"stdin,omitempty" doc:"Standard input as text, at most 5 MiB."`
 	StdinBase64 []byte            `json:"stdin_base64,omitempty" doc:"Standard input as bytes; either this or stdin."`
 	Options
@@ -78,7 +79,11 @@ func (r ExecRequest) request() (eqvps.ExecRequest, error) {
 	if err := r.check(); err != nil {
 		return eqvps.ExecRequest{}, err
 	}
-	req := eqvps.ExecRequest{Command: r.Command, Argv: r.Argv, Cwd: r.Cwd, Env: r.Env, Timeout: r.Timeout.duration()}
+	env, err := joinEnv(r.Env, r.EnvBase64)
+	if err != nil {
+		return eqvps.ExecRequest{}, err
+	}
+	req := eqvps.ExecRequest{Command: r.Command, Argv: r.Argv, Cwd: r.Cwd, Env: env, Timeout: r.Timeout.duration()}
 	switch {
 	case r.Stdin != "" && r.StdinBase64 != nil:
 		return req, eqvps.Errorf(eqvps.CodeInvalidRequest, "Give either stdin or stdin_base64, not both.")
@@ -92,9 +97,10 @@ func (r ExecRequest) request() (eqvps.ExecRequest, error) {
 
 // RunRequest is a piece of code.
 type RunRequest struct {
-	Language string            `json:"language" doc:"python, node or bash." example:"python"`
-	Code     string            `json:"code" doc:"The program, given to the interpreter on standard input." example:"print(2+2)"`
-	Env      map[string]string `json:"env,omitempty" doc:"Variables for this run; they win over the sandbox's own."`
+	Language  string            `json:"language" doc:"python, node or bash." example:"python"`
+	Code      string            `json:"code" doc:"The program, given to the interpreter on standard input." example:"print(2+2)"`
+	Env       map[string]string `json:"env,omitempty" doc:"Variables for this run; they win over the sandbox's own."`
+	EnvBase64 map[string][]byte `json:"env_base64,omitempty" doc:"More of them, whose values need not be text."`
 	Options
 }
 
@@ -116,8 +122,9 @@ func (r RunRequest) request() (eqvps.ExecRequest, error) {
 	if err != nil {
 		return req, err
 	}
-	req.Env, req.Timeout = r.Env, r.Timeout.duration()
-	return req, nil
+	req.Timeout = r.Timeout.duration()
+	req.Env, err = joinEnv(r.Env, r.EnvBase64)
+	return req, err
 }
 
 // ExitStatus is how a command ended. A command that fails is an ordinary

@@ -46,7 +46,9 @@ type Limits struct {
 	TasksRunning       int64 `json:"tasks_running_per_sandbox"`
 	TasksKept          int64 `json:"tasks_kept_per_sandbox"`
 	EnvVars            int64 `json:"env_vars"`
+	EnvValueBytes      int64 `json:"env_value_bytes"`
 	EnvBytes           int64 `json:"env_bytes"`
+	Secrets            int64 `json:"secrets_per_account"`
 	IdleTimeoutDefault int64 `json:"idle_timeout_default_seconds"`
 	IdleTimeoutMin     int64 `json:"idle_timeout_min_seconds"`
 	TTLMin             int64 `json:"ttl_min_seconds"`
@@ -67,7 +69,7 @@ func NewTariffs(ts eqvps.Tariffs) Tariffs {
 			InlineFileBytes: eqvps.MaxInlineFileBytes, FileBytes: eqvps.MaxFileBytes,
 			TaskOutputBytes: eqvps.TaskRetainBytes, TaskReadBytes: eqvps.MaxTaskReadBytes,
 			TasksRunning: eqvps.MaxRunningTasks, TasksKept: eqvps.MaxTasks,
-			EnvVars: eqvps.MaxEnvVars, EnvBytes: eqvps.MaxEnvBytes,
+			EnvVars: eqvps.MaxEnvVars, EnvValueBytes: eqvps.MaxEnvValueBytes, EnvBytes: eqvps.MaxEnvBytes, Secrets: eqvps.MaxSecrets,
 			IdleTimeoutDefault: int64(eqvps.DefaultIdleTimeout / time.Second), IdleTimeoutMin: int64(eqvps.MinIdleTimeout / time.Second),
 			TTLMin: int64(eqvps.MinTTL / time.Second), TTLMax: int64(eqvps.MaxEphemeralTTL / time.Second),
 		},

@@ -41,7 +41,7 @@ type Sandbox struct {
 	Image          string     `json:"image" doc:"Id of the image it runs."`
 	State          string     `json:"state" doc:"starting, running, deleting or deleted."`
 	Reason         *string    `json:"reason" doc:"Why it ended: deleted, idle, ttl, host_lost or error; null until then."`
-	EnvKeys        []string   `json:"env_keys" nullable:"false" doc:"Names of its environment variables. Values are never returned."`
+	EnvKeys        []string   `json:"env_keys" nullable:"false" doc:"Names of its environment variables, secrets included. Values are never returned."`
 	IdleTimeout    int64      `json:"idle_timeout" doc:"Seconds without use after which it is deleted."`
 	TTL            int64      `json:"ttl" doc:"Seconds it may live in all."`
 	CreatedAt      time.Time  `json:"created_at"`
@@ -116,15 +116,18 @@ type CreateSandbox struct {
 	Image       string            `json:"image,omitempty" doc:"Name or id of the image; left out: the server's default."`
 	IdleTimeout *int64            `json:"idle_timeout,omitempty" doc:"Seconds without use after which it is deleted: 10 to 86400, default 300."`
 	TTL         *int64            `json:"ttl,omitempty" doc:"Seconds it may live in all: 10 to 86400, default 86400."`
-	Env         map[string]string `json:"env,omitempty" doc:"Variables for every command in it, at most 64 and 64 KiB in all. Only their names are ever returned."`
+	Env         map[string]string `json:"env,omitempty" doc:"Variables for every command in it: at most 64, 64 KiB each and 256 KiB in all. Only their names are ever returned."`
+	EnvBase64   map[string][]byte `json:"env_base64,omitempty" doc:"More of them, whose values need not be text."`
+	Secrets     []string          `json:"secrets,omitempty" nullable:"false" doc:"Names of the account's secrets that it gets as variables, or [\"*\"] for all of them; the default is none. env wins over a secret of the same name." example:"[\"API_KEY\"]"`
 }
 
 // Domain returns what the request asks for.
-func (c CreateSandbox) Domain() eqvps.CreateSandbox {
+func (c CreateSandbox) Domain() (eqvps.CreateSandbox, error) {
+	env, err := joinEnv(c.Env, c.EnvBase64)
 	return eqvps.CreateSandbox{
 		Mode: eqvps.Mode(c.Mode), Tariff: c.Tariff, Image: c.Image,
-		IdleTimeout: span(c.IdleTimeout), TTL: span(c.TTL), Env: c.Env,
-	}
+		IdleTimeout: span(c.IdleTimeout), TTL: span(c.TTL), Env: env, Secrets: c.Secrets,
+	}, err
 }
 
 // span turns optional seconds into a duration. Zero means the default in the

@@ -21,6 +21,7 @@ import (
 	"github.com/eqvps/eqvps/guest/agentbin"
 	"github.com/eqvps/eqvps/httpapi"
 	"github.com/eqvps/eqvps/image"
+	"github.com/eqvps/eqvps/keyring"
 	"github.com/eqvps/eqvps/node"
 	"github.com/eqvps/eqvps/sqlite"
 	"github.com/eqvps/eqvps/vmm/qemu"
@@ -32,6 +33,7 @@ const (
 	socketName     = "eqvps.sock"
 	adminTokenName = "admin-token"
 	storeName      = "eqvps.db"
+	keyringName    = "keyring.json"
 )
 
 // ServerConfig is what a server is started with. The zero value of every field
@@ -125,6 +127,10 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 	if s.store, err = sqlite.Open(ctx, filepath.Join(cfg.Data, storeName)); err != nil {
 		return nil, err
 	}
+	keys, err := keyring.Open(filepath.Join(cfg.Data, keyringName))
+	if err != nil {
+		return nil, err
+	}
 	s.node, err = node.New(ctx, node.Config{
 		Dir: cfg.Data, Images: image.Open(cfg.Images), Monitor: qemu.New(), Agent: agent,
 		SlotPool: cfg.SlotPool, Logger: cfg.Logger, Progress: cfg.Progress, Step: cfg.Step,
@@ -136,7 +142,7 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 		cfg.Logger.Warn(w)
 	}
 	s.svc = control.New(control.Config{
-		Store: s.store, Host: s.node, Tariffs: eqvps.DefaultTariffs, Logger: cfg.Logger,
+		Store: s.store, Keys: keys, Host: s.node, Tariffs: eqvps.DefaultTariffs, Logger: cfg.Logger,
 	})
 	if err := s.svc.Recover(ctx); err != nil {
 		return nil, err
@@ -176,7 +182,7 @@ func (s *Server) serve() error {
 		return err
 	}
 	s.http = httpapi.NewServer(httpapi.New(httpapi.Config{
-		Sandboxes: s.svc, Tokens: s.svc, Tariffs: eqvps.DefaultTariffs, Logger: s.cfg.Logger, Hosts: s.hosts(),
+		Sandboxes: s.svc, Tokens: s.svc, Secrets: s.svc, Tariffs: eqvps.DefaultTariffs, Logger: s.cfg.Logger, Hosts: s.hosts(),
 	}), s.cfg.Logger)
 	for _, l := range []net.Listener{s.socket, s.tcp} {
 		if l == nil {

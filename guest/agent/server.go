@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,8 +41,7 @@ type Agent struct {
 	cfg   Config
 	run   *runner
 	tasks *tasks
-	base  []string                 // what every command's environment starts with
-	env   atomic.Pointer[[]string] // base and the sandbox's own, which are kept nowhere else
+	env   *environment
 	http  http.Server
 
 	foreground foreground
@@ -65,18 +63,11 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.OOMScore >= 0 {
 		children.score = cfg.OOMScore
 	}
-	a.base = readEnvironment(cfg.Environment)
-	a.setEnv(nil)
+	a.env = newEnvironment(readEnvironment(cfg.Environment))
 	a.http.Handler = a.routes()
 	a.http.BaseContext = sessionContext
 	a.http.ErrorLog = log.New(io.Discard, "", 0)
 	return a, nil
-}
-
-// setEnv replaces the sandbox's variables.
-func (a *Agent) setEnv(env []string) {
-	all := mergeEnv(a.base, env)
-	a.env.Store(&all)
 }
 
 // serve handles one session until it ends.
@@ -109,6 +100,7 @@ func (a *Agent) routes() http.Handler {
 		"DELETE " + wire.PathTask:      a.killTask,
 		"GET " + wire.PathTasks:        a.listTasks,
 		"GET " + wire.PathTaskActivity: a.taskActivity,
+		"PATCH " + wire.PathEnv:        a.changeEnv,
 	} {
 		m.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			if err := h(w, r); err != nil {
@@ -202,7 +194,7 @@ func (a *Agent) exec(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer leave()
-	c.env = mergeEnv(*a.env.Load(), c.env)
+	c.env = a.env.list(c.env)
 	bareHeader(w)
 	// The last frame marks the end, so the answer needs no chunks, each of
 	// which would be three writes.
@@ -295,7 +287,7 @@ func (a *Agent) Run(port io.ReadWriter) error {
 		a.leaving = stay
 		a.mu.Unlock()
 		if how == forget {
-			a.setEnv(nil)
+			a.env.replace(nil)
 			debug.FreeOSMemory()
 		}
 		ep.AtGate = ep.AtGate || how != stay

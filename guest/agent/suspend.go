@@ -172,7 +172,7 @@ func (a *Agent) begin(hello []byte, atGate bool) error {
 		return err
 	}
 	if !id.KeepEnv {
-		a.setEnv(variables(id.Env))
+		a.env.replace(variables(id.Env))
 	}
 	// Only now: see suspend.
 	return a.goOn()

@@ -212,7 +212,7 @@ func (a *Agent) startTask(w http.ResponseWriter, r *http.Request) error {
 	if !eqvps.ValidTaskID(id) {
 		return eqvps.Errorf(eqvps.CodeInvalidRequest, "The id of the task is not one.")
 	}
-	c.env = mergeEnv(*a.env.Load(), c.env)
+	c.env = a.env.list(c.env)
 	if len(c.stdin) > pipeBytes {
 		if c.input, err = a.tasks.spool.input(c.stdin); err != nil {
 			return fileError(a.tasks.spool.dir, err)

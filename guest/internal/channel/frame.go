@@ -26,6 +26,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"hash/crc32"
+
+	"github.com/eqvps/eqvps"
 )
 
 // kind is the type of a frame.
@@ -49,8 +51,8 @@ const (
 	// guest is never cut by the guest itself.
 	maxData = 32<<10 - headerSize
 	// MaxHello bounds the payload of GO: an identity with the largest
-	// environment.
-	MaxHello = 160 << 10
+	// environment, and 32 KiB for the rest.
+	MaxHello = eqvps.MaxEnvBytes + 32<<10
 	// maxNote bounds the payload of the other frames.
 	maxNote = 1 << 10
 )

@@ -123,6 +123,22 @@ func (v *Identity) Decode(b []byte) error {
 }
 
 // Encode returns the wire form.
+func (v EnvChange) Encode() []byte {
+	var e encoder
+	e.list(v.Set)
+	e.list(v.Remove)
+	return e
+}
+
+// Decode reads the wire form.
+func (v *EnvChange) Decode(b []byte) error {
+	d := decoder{b: b}
+	v.Set = d.list()
+	v.Remove = d.list()
+	return d.end()
+}
+
+// Encode returns the wire form.
 func (v Pong) Encode() []byte {
 	var e encoder
 	e.int(int64(v.Version))

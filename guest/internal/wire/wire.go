@@ -33,6 +33,9 @@ const (
 
 	// Since version 3.
 	PathSuspend = "/suspend" // POST: freeze all, and go to the gate when this session ends
+
+	// Since version 5.
+	PathEnv = "/env" // PATCH EnvChange
 )
 
 // The parameters of the task calls.
@@ -70,6 +73,9 @@ const (
 	MaxTaskOutput = 2*eqvps.MaxTaskReadBytes + maxTask + 64
 	// MaxTaskList bounds the list of a sandbox's tasks.
 	MaxTaskList = eqvps.MaxTasks * (maxTask + 4)
+	// MaxEnvChange bounds an EnvChange: variables with what tells where each
+	// ends, and names.
+	MaxEnvChange = 2 * eqvps.MaxEnvBytes
 	// maxTask bounds a Task.
 	maxTask = 1 << 10
 )
@@ -82,6 +88,12 @@ type Identity struct {
 	MachineID string
 	Env       [][]byte // NAME=VALUE
 	KeepEnv   bool     // since version 3: the variables stay as they are
+}
+
+// EnvChange changes the sandbox's variables for the commands to come.
+type EnvChange struct {
+	Set    [][]byte // NAME=VALUE
+	Remove [][]byte // names
 }
 
 // Pong answers a ping.

@@ -34,10 +34,12 @@ func TestFieldsArePinned(t *testing.T) {
 		"Chunk":        "Offset int64; Data []uint8",
 		"Tasks":        "List [][]uint8",
 		"TaskActivity": "Running int; SinceEnd int64",
+		// Version 5.
+		"EnvChange": "Set [][]uint8; Remove [][]uint8",
 	}
 	got := map[string]string{}
 	for _, v := range []any{Identity{}, Pong{}, Clock{}, ExecHead{}, Result{}, Entry{}, Listing{}, Failure{},
-		Task{}, Retained{}, TaskOutput{}, Chunk{}, Tasks{}, TaskActivity{}} {
+		Task{}, Retained{}, TaskOutput{}, Chunk{}, Tasks{}, TaskActivity{}, EnvChange{}} {
 		typ := reflect.TypeOf(v)
 		var fields []string
 		for i := range typ.NumField() {
@@ -76,6 +78,11 @@ func TestRoundTrip(t *testing.T) {
 	id.KeepEnv = true
 	if err := id2.Decode(id.Encode()); err != nil || !cmp.Equal(id, id2) {
 		t.Error(err, cmp.Diff(id, id2))
+	}
+	change := EnvChange{Set: [][]byte{[]byte("A=\xff")}, Remove: [][]byte{[]byte("B"), {}}}
+	var change2 EnvChange
+	if err := change2.Decode(change.Encode()); err != nil || !cmp.Equal(change, change2) {
+		t.Error(err, cmp.Diff(change, change2))
 	}
 	head := ExecHead{Command: []byte("x"), Argv: [][]byte{[]byte("a"), []byte("\x80")}, Cwd: []byte("/\xfe"), TimeoutNS: 5}
 	var head2 ExecHead
