@@ -44,8 +44,9 @@ const (
 
 	// DefaultIdleTimeout ends an ephemeral sandbox nobody uses.
 	DefaultIdleTimeout = 300 * time.Second
-	// MinIdleTimeout and MaxTTL bound what a caller may ask for.
+	// MinIdleTimeout and MaxIdleTimeout bound what a caller may ask for.
 	MinIdleTimeout = 10 * time.Second
+	MaxIdleTimeout = 24 * time.Hour
 	// MaxEphemeralTTL and MaxPersistentTTL are the longest lives.
 	MaxEphemeralTTL  = 24 * time.Hour
 	MaxPersistentTTL = 30 * 24 * time.Hour

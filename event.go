@@ -47,3 +47,11 @@ type EventStore interface {
 	// ForgetEvents removes the events of sandboxes that ended before a time.
 	ForgetEvents(ctx context.Context, before time.Time) error
 }
+
+// AliveStore remembers when the server was last there. It watches its machines,
+// so whatever ran then is known to have run until then.
+type AliveStore interface {
+	NoteAlive(ctx context.Context, at time.Time) error
+	// LastAlive returns the zero time when no server has noted one.
+	LastAlive(ctx context.Context) (time.Time, error)
+}

@@ -2,6 +2,8 @@ package eqvps
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -35,4 +37,57 @@ func EphemeralCharge(hourly MicroUSD, running time.Duration) MicroUSD {
 	}
 	seconds := int64((max(running, MinBilledTime) + time.Second - 1) / time.Second)
 	return MicroUSD((seconds*int64(hourly)*2 + 3600) / 7200)
+}
+
+// RunTime is how long a sandbox has run in each UTC calendar month, by
+// "2006-01". It is never changed in place.
+type RunTime map[string]time.Duration
+
+// Add returns r with an interval added, divided among the months it touches. An
+// interval whose end is not after its start, as a clock that was stepped back
+// makes one, adds nothing.
+func (r RunTime) Add(from, to time.Time) RunTime {
+	out := maps.Clone(r)
+	if out == nil {
+		out = RunTime{}
+	}
+	from, to = from.UTC(), to.UTC()
+	for from.Before(to) {
+		end := time.Date(from.Year(), from.Month()+1, 1, 0, 0, 0, 0, time.UTC)
+		if to.Before(end) {
+			end = to
+		}
+		out[from.Format("2006-01")] += end.Sub(from)
+		from = end
+	}
+	return out
+}
+
+// Total is the whole running time.
+func (r RunTime) Total() (sum time.Duration) {
+	for _, d := range r {
+		sum += d
+	}
+	return sum
+}
+
+// MaxBilledHalfHours is the most that a persistent sandbox is charged for in
+// one calendar month, in half hours: 730 hours less 25 percent, 547.5 hours.
+const MaxBilledHalfHours = 1095
+
+// PersistentCharge is the price of a persistent sandbox that ran for the given
+// time: the started hours of its whole running time, so that a pause starts no
+// new hour, each in the month in which it started, at most MaxBilledHalfHours a
+// month, times the hourly rate, rounded half up once. Like EphemeralCharge it is
+// a pure function.
+func PersistentCharge(hourly MicroUSD, ran RunTime) MicroUSD {
+	var run time.Duration
+	var hours, billed int64 // started so far; half hours to pay
+	for _, month := range slices.Sorted(maps.Keys(ran)) {
+		run += ran[month]
+		started := int64((run + time.Hour - 1) / time.Hour)
+		billed += min(2*(started-hours), MaxBilledHalfHours)
+		hours = started
+	}
+	return MicroUSD((billed*int64(hourly) + 1) / 2)
 }

@@ -62,6 +62,53 @@ func (c *Client) Usage(ctx context.Context, id string) (*wire.Usage, error) {
 	return &out, c.call(ctx, http.MethodGet, sandboxPath(id, "/usage"), nil, nil, &out)
 }
 
+// Extend lengthens a sandbox's life or changes its idle timeout.
+func (c *Client) Extend(ctx context.Context, id string, req wire.Extend) (*wire.Sandbox, error) {
+	var out wire.Sandbox
+	return &out, c.call(ctx, http.MethodPost, sandboxPath(id, "/extend"), nil, req, &out)
+}
+
+// KeepAlive counts as a use of a sandbox.
+func (c *Client) KeepAlive(ctx context.Context, id string) (*wire.Sandbox, error) {
+	var out wire.Sandbox
+	return &out, c.call(ctx, http.MethodPost, sandboxPath(id, "/keep-alive"), nil, nil, &out)
+}
+
+// Pause pauses a persistent sandbox and returns when it is put away.
+func (c *Client) Pause(ctx context.Context, id string) (*wire.Sandbox, error) {
+	var out wire.Sandbox
+	return &out, c.call(ctx, http.MethodPost, sandboxPath(id, "/pause"), nil, nil, &out)
+}
+
+// Resume brings a paused sandbox back and returns when it can be used.
+// fromDisk drops what is in memory and starts it anew from its disk.
+func (c *Client) Resume(ctx context.Context, id string, fromDisk bool) (*wire.Sandbox, error) {
+	var out wire.Sandbox
+	return &out, c.call(ctx, http.MethodPost, sandboxPath(id, "/resume"), nil, wire.Resume{FromDisk: fromDisk}, &out)
+}
+
+// Events returns what happened to a sandbox after a sequence number (0: all),
+// oldest first. limit 0 is the server's default.
+func (c *Client) Events(ctx context.Context, id string, after int64, limit int) (*wire.EventList, error) {
+	q := url.Values{}
+	if after > 0 {
+		q.Set("after", strconv.FormatInt(after, 10))
+	}
+	if limit > 0 {
+		q.Set("limit", strconv.Itoa(limit))
+	}
+	var out wire.EventList
+	return &out, c.call(ctx, http.MethodGet, sandboxPath(id, "/events"), q, nil, &out)
+}
+
+// Drain readies the server for a stop of its host and returns how many
+// sandboxes it has paused. For administrators only.
+func (c *Client) Drain(ctx context.Context) (int, error) {
+	var out wire.Drained
+	err := c.call(ctx, http.MethodPost, "/drain", nil, nil, &out)
+	return out.Paused, err
+}
+
 // Ping asks a sandbox for a sign of life.
 func (c *Client) Ping(ctx context.Context, id string) (*wire.Pong, error) {
 	var out wire.Pong

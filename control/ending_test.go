@@ -18,7 +18,7 @@ import (
 func TestEndsWhileStoreIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, host := newMemStore(), newMemHost()
-		svc := control.New(control.Config{Store: store, Host: host, Tariffs: eqvps.DefaultTariffs,
+		svc := control.New(control.Config{Store: store, Host: host, Tariffs: eqvps.DefaultTariffs, Keys: memKeys{},
 			Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 		if err := svc.Recover(context.Background()); err != nil {
 			t.Fatal(err)
@@ -80,7 +80,7 @@ func TestEndsWhileStoreIsFull(t *testing.T) {
 func TestMachineDiesUnderCommand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host := newMemHost()
-		svc := control.New(control.Config{Store: newMemStore(), Host: host, Tariffs: eqvps.DefaultTariffs,
+		svc := control.New(control.Config{Store: newMemStore(), Host: host, Tariffs: eqvps.DefaultTariffs, Keys: memKeys{},
 			Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 		if err := svc.Recover(context.Background()); err != nil {
 			t.Fatal(err)

@@ -1,11 +1,14 @@
 package control_test
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/eqvps/eqvps"
@@ -16,16 +19,18 @@ import (
 type memHost struct {
 	mu       sync.Mutex
 	machines map[string]*memMachine
+	paused   map[string]bool
 	starting chan struct{} // if set, Start waits until it is closed or its ctx ends
 	entered  chan string   // if set, told when Start begins
 	fail     map[string]error
 
 	destroying sync.Map // ids
 	started    int
+	reboots    int
 }
 
 func newMemHost() *memHost {
-	return &memHost{machines: map[string]*memMachine{}, fail: map[string]error{}}
+	return &memHost{machines: map[string]*memMachine{}, paused: map[string]bool{}, fail: map[string]error{}}
 }
 
 // failure returns the fault injected into a step, once.
@@ -57,12 +62,71 @@ func (h *memHost) Start(ctx context.Context, m eqvps.StartMachine) (eqvps.Machin
 	if err := h.failure("start"); err != nil {
 		return nil, err
 	}
-	vm := &memMachine{done: make(chan struct{}), env: m.Env}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.started++
+	return h.place(m), nil
+}
+
+// place makes the one machine of an id. The caller holds the lock.
+func (h *memHost) place(m eqvps.StartMachine) *memMachine {
+	vm := &memMachine{done: make(chan struct{}), env: m.Env}
+	if old := h.machines[m.ID]; old != nil {
+		old.die()
+	}
 	h.machines[m.ID] = vm
-	return vm, nil
+	delete(h.paused, m.ID)
+	return vm
+}
+
+func (h *memHost) Pause(_ context.Context, id string, key []byte) error {
+	if len(key) != 32 {
+		return errors.New("no key")
+	}
+	if err := h.failure("pause"); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	vm := h.machines[id]
+	if vm == nil || vm.dead() {
+		return errors.New("gone")
+	}
+	vm.die()
+	delete(h.machines, id)
+	h.paused[id] = true
+	return nil
+}
+
+func (h *memHost) Resume(_ context.Context, m eqvps.StartMachine) (eqvps.Machine, error) {
+	if err := h.failure("resume"); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if vm := h.machines[m.ID]; vm != nil && !vm.dead() {
+		return vm, nil
+	}
+	if !h.paused[m.ID] {
+		return nil, errors.New("not paused")
+	}
+	return h.place(m), nil
+}
+
+func (h *memHost) Reboot(_ context.Context, m eqvps.StartMachine) (eqvps.Machine, error) {
+	if err := h.failure("reboot"); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reboots++
+	return h.place(m), nil
+}
+
+func (h *memHost) Paused(id string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.paused[id]
 }
 
 func (h *memHost) Adopt(_ context.Context, id string) (eqvps.Machine, error) {
@@ -80,6 +144,9 @@ func (h *memHost) Records() ([]string, error) {
 	defer h.mu.Unlock()
 	var ids []string
 	for id := range h.machines {
+		ids = append(ids, id)
+	}
+	for id := range h.paused {
 		ids = append(ids, id)
 	}
 	return ids, nil
@@ -103,6 +170,7 @@ func (h *memHost) Destroy(_ context.Context, id string) error {
 		vm.die()
 		delete(h.machines, id)
 	}
+	delete(h.paused, id)
 	return nil
 }
 
@@ -115,7 +183,7 @@ func (h *memHost) machine(id string) *memMachine {
 func (h *memHost) count() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.machines)
+	return len(h.machines) + len(h.paused)
 }
 
 // memMachine runs no commands: Exec blocks until it is released, or fails as a
@@ -125,6 +193,11 @@ type memMachine struct {
 	env  eqvps.Env
 	once sync.Once
 	done chan struct{}
+	// cpu, if set, is what CPUTime says.
+	cpu   atomic.Pointer[func() time.Duration]
+	cause eqvps.Reason
+	// onAsk, if set, is called when the guest is asked about its tasks.
+	onAsk atomic.Pointer[func()]
 	// release, if set, holds Exec back until it is closed.
 	release chan struct{}
 	// lost, if set, breaks the channel to the guest when it is closed.
@@ -205,6 +278,9 @@ func (m *memMachine) KillTask(context.Context, string) (*eqvps.Task, error) {
 }
 
 func (m *memMachine) TaskActivity(context.Context) (eqvps.TaskActivity, error) {
+	if f := m.onAsk.Load(); f != nil {
+		(*f)()
+	}
 	m.tasks.Lock()
 	defer m.tasks.Unlock()
 	m.tasks.asked++
@@ -221,13 +297,39 @@ func (m *memMachine) SetEnv(_ context.Context, c eqvps.EnvChange) error {
 	return err
 }
 
-func (m *memMachine) Image() string                   { return "img_test" }
-func (m *memMachine) Ping(context.Context) error      { return nil }
-func (m *memMachine) CPUTime() (time.Duration, error) { return 7 * time.Second, nil }
-func (m *memMachine) EgressBytes() (uint64, error)    { return 11, nil }
-func (m *memMachine) Done() <-chan struct{}           { return m.done }
-func (m *memMachine) Close() error                    { return nil }
+func (m *memMachine) Image() string              { return "img_test" }
+func (m *memMachine) Ping(context.Context) error { return nil }
+func (m *memMachine) Cause() eqvps.Reason        { return cmp.Or(m.cause, eqvps.ReasonError) }
+
+func (m *memMachine) CPUTime() (time.Duration, error) {
+	if f := m.cpu.Load(); f != nil {
+		return (*f)(), nil
+	}
+	return 7 * time.Second, nil
+}
+
+func (m *memMachine) EgressBytes() (uint64, error) { return 11, nil }
+func (m *memMachine) Done() <-chan struct{}        { return m.done }
+func (m *memMachine) Close() error                 { return nil }
 
 type eofReader struct{}
 
 func (eofReader) Read([]byte) (int, error) { return 0, io.EOF }
+
+// memKeys seals by wrapping, which is enough to see what is bound to what.
+type memKeys struct{}
+
+func (memKeys) Seal(plain, context []byte) ([]byte, error) {
+	return append(append([]byte(nil), context...), append([]byte{0}, plain...)...), nil
+}
+
+func (memKeys) Rotate() error        { return nil }
+func (memKeys) Retire() (int, error) { return 0, nil }
+
+func (memKeys) Open(sealed, context []byte) ([]byte, error) {
+	plain, ok := bytes.CutPrefix(sealed, append(append([]byte(nil), context...), 0))
+	if !ok {
+		return nil, errors.New("wrong context")
+	}
+	return plain, nil
+}

@@ -32,12 +32,18 @@ func (s *Service) Create(ctx context.Context, c eqvps.CreateSandbox) (*eqvps.San
 	if err := s.addSecrets(ctx, p, &c); err != nil {
 		return nil, err
 	}
+	if s.isDraining() {
+		return nil, drainingError()
+	}
 	sb := eqvps.NewSandbox(c, p, tariff, s.now())
-	// A caller who leaves now must not leave it open whether there is a record.
-	if err := s.store.CreateSandbox(context.WithoutCancel(ctx), sb); err != nil {
+	start := eqvps.StartMachine{ID: sb.ID, Tariff: tariff, Image: c.Image, Env: c.Env}
+	if sb.Mode == eqvps.Persistent {
+		start.Persistent, start.Key = true, newPauseKey()
+	}
+	if err := s.addRecord(context.WithoutCancel(ctx), sb, start); err != nil {
 		return nil, err
 	}
-	m, err := s.host.Start(ctx, eqvps.StartMachine{ID: sb.ID, Tariff: tariff, Image: c.Image, Env: c.Env})
+	m, err := s.host.Start(ctx, start)
 	if err == nil {
 		var running *eqvps.Sandbox
 		if running, err = s.started(ctx, sb.ID, m); err == nil {
@@ -51,6 +57,18 @@ func (s *Service) Create(ctx context.Context, c eqvps.CreateSandbox) (*eqvps.San
 	return nil, err
 }
 
+// addRecord stores the record of a sandbox that is about to start. A caller who
+// leaves now must not leave it open whether there is one.
+func (s *Service) addRecord(ctx context.Context, sb *eqvps.Sandbox, start eqvps.StartMachine) (err error) {
+	if start.Persistent {
+		defer s.sealing()()
+		if sb.Sealed, err = s.seal(sb.ID, vault{Env: start.Env, Key: start.Key}); err != nil {
+			return err
+		}
+	}
+	return s.store.CreateSandbox(ctx, sb)
+}
+
 // started records that a sandbox can be used and begins to watch it.
 func (s *Service) started(ctx context.Context, id string, m eqvps.Machine) (*eqvps.Sandbox, error) {
 	now := s.now()
@@ -58,7 +76,9 @@ func (s *Service) started(ctx context.Context, id string, m eqvps.Machine) (*eqv
 		if sb.State != eqvps.StateStarting {
 			return errChanged // deleted while it started
 		}
-		sb.State, sb.StartedAt, sb.LastActive, sb.Image = eqvps.StateRunning, now, now, m.Image()
+		sb.Run(now)
+		sb.LastActive, sb.Image = now, m.Image()
+		sb.Note(now, eqvps.EventStarted, "", "")
 		return nil
 	})
 	if err != nil {
@@ -68,11 +88,12 @@ func (s *Service) started(ctx context.Context, id string, m eqvps.Machine) (*eqv
 		}
 		return nil, err
 	}
-	s.watch(newLive(sb, m, now))
+	s.watch(s.newLive(sb, m, now))
 	return sb, nil
 }
 
-// watch puts a sandbox among the living and ends it when its machine dies.
+// watch puts a sandbox among the living. When its machine dies, it ends, or
+// comes back from its disk if it is persistent.
 func (s *Service) watch(l *live) {
 	s.mu.Lock()
 	s.live[l.id] = l
@@ -86,8 +107,13 @@ func (s *Service) watch(l *live) {
 		if s.lookup(l.id) != l {
 			return // it is being ended already
 		}
-		s.log.Warn("machine died", "sandbox", l.id)
-		if err := s.end(ctx, l.id, eqvps.ReasonError); err != nil {
+		reason := l.machine.Cause()
+		s.log.Warn("machine died", "sandbox", l.id, "reason", reason)
+		if l.mode == eqvps.Persistent {
+			s.revive(ctx, l, reason)
+			return
+		}
+		if err := s.end(ctx, l.id, reason); err != nil {
 			s.log.Error("cannot free a dead machine; will try again", "sandbox", l.id, "err", err)
 		}
 	})
@@ -121,20 +147,27 @@ type ending struct {
 // the disk may be the machine's own. The end is remembered, and is recorded as
 // soon as the store takes it.
 func (s *Service) end(ctx context.Context, id string, reason eqvps.Reason) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
-	defer cancel()
-	unlock, err := s.lockEnd(ctx, id)
+	return s.endAt(ctx, id, reason, s.now())
+}
+
+// endAt ends a sandbox as of a time: one that was lost is not charged for time
+// that nobody can account for.
+func (s *Service) endAt(ctx context.Context, id string, reason eqvps.Reason, at time.Time) error {
+	ctx = context.WithoutCancel(ctx)
+	unlock, err := s.lock(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	defer cancel()
 
 	s.mu.Lock()
 	l := s.live[id]
 	delete(s.live, id)
 	e, ok := s.unrecorded[id]
 	if !ok {
-		e = ending{reason, s.now()}
+		e = ending{reason, at}
 		s.unrecorded[id] = e
 	}
 	s.mu.Unlock()
@@ -164,21 +197,21 @@ func (s *Service) end(ctx context.Context, id string, reason eqvps.Reason) error
 	return err
 }
 
-// lockEnd waits until nobody else is ending the sandbox: of two who free one
-// machine at once, the later would find it half gone and fail.
-func (s *Service) lockEnd(ctx context.Context, id string) (unlock func(), err error) {
+// lock waits until nobody else moves the sandbox from state to state: of two
+// who free one machine at once, the later would find it half gone and fail.
+func (s *Service) lock(ctx context.Context, id string) (unlock func(), err error) {
 	for {
 		s.mu.Lock()
-		done, busy := s.ending[id]
+		done, busy := s.locked[id]
 		if !busy {
 			done = make(chan struct{})
-			s.ending[id] = done
+			s.locked[id] = done
 		}
 		s.mu.Unlock()
 		if !busy {
 			return func() {
 				s.mu.Lock()
-				delete(s.ending, id)
+				delete(s.locked, id)
 				s.mu.Unlock()
 				close(done)
 			}, nil
@@ -191,6 +224,16 @@ func (s *Service) lockEnd(ctx context.Context, id string) (unlock func(), err er
 	}
 }
 
+// settled waits until nobody moves the sandbox from state to state.
+func (s *Service) settled(ctx context.Context, id string) error {
+	unlock, err := s.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	unlock()
+	return nil
+}
+
 // recordEnd has the record say that and why the sandbox ends. errChanged: it
 // has ended before. l is nil for one whose machine is not known to live.
 func (s *Service) recordEnd(ctx context.Context, id string, e ending, l *live) error {
@@ -201,11 +244,12 @@ func (s *Service) recordEnd(ctx context.Context, id string, e ending, l *live) e
 		if sb.State == eqvps.StateDeleting {
 			return nil
 		}
-		e.apply(sb)
 		if l != nil {
 			sb.LastActive = l.lastActive()
-			recordUsage(sb, l.machine)
+			l.recordUsage(sb)
 		}
+		e.apply(sb)
+		sb.Note(sb.EndedAt, eqvps.EventEnded, sb.Reason, "")
 		return nil
 	})
 	if err == nil || errors.Is(err, errChanged) {
@@ -216,22 +260,9 @@ func (s *Service) recordEnd(ctx context.Context, id string, e ending, l *live) e
 	return err
 }
 
+// apply ends the record as of when the sandbox ended.
 func (e ending) apply(sb *eqvps.Sandbox) {
 	sb.State, sb.Reason, sb.EndedAt = eqvps.StateDeleting, e.reason, e.at
-	if e.reason == eqvps.ReasonHostLost {
-		// When it went is not known; time that nobody can account for is not
-		// charged.
-		sb.EndedAt = sb.LastActive
-	}
-}
-
-// recordUsage writes the machine's last figures into the record. A dead
-// machine may have none left.
-func recordUsage(sb *eqvps.Sandbox, m eqvps.Machine) {
-	if cpu, err := m.CPUTime(); err == nil {
-		sb.CPUTime = cpu
-	}
-	if n, err := m.EgressBytes(); err == nil {
-		sb.EgressBytes = n
-	}
+	sb.PausedAt, sb.PauseReason, sb.Sealed = time.Time{}, "", nil
+	sb.Halt(e.at)
 }

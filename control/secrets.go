@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/eqvps/eqvps"
 )
@@ -80,17 +81,18 @@ func (s *Service) addSecrets(ctx context.Context, p eqvps.Principal, c *eqvps.Cr
 	return eqvps.ValidateEnv(env)
 }
 
-// SetEnv changes the variables of a sandbox for the commands to come. Only the
-// guest has their values, and merges them; the record has the names.
+// SetEnv changes the variables of a sandbox for the commands to come. The guest
+// merges them, because nobody else has the values of an ephemeral one; the
+// record has the names, and the sealed values of a persistent one.
 func (s *Service) SetEnv(ctx context.Context, id string, c eqvps.EnvChange) (*eqvps.Sandbox, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	l, err := s.running(ctx, id)
+	l, end, err := used{s, id}.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer l.begin(s.now)()
+	defer end()
 	// Two changes at once must come to the record as they came to the guest.
 	l.env.Lock()
 	defer l.env.Unlock()
@@ -105,7 +107,8 @@ func (s *Service) SetEnv(ctx context.Context, id string, c eqvps.EnvChange) (*eq
 		return nil, s.explain(ctx, l, err)
 	}
 	// The guest has it: a caller who leaves now does not undo that.
-	sb, err = s.store.UpdateSandbox(context.WithoutCancel(ctx), id, func(sb *eqvps.Sandbox) error { return recordEnv(sb, c) })
+	defer s.sealing()()
+	sb, err = s.store.UpdateSandbox(context.WithoutCancel(ctx), id, func(sb *eqvps.Sandbox) error { return s.recordEnv(sb, c) })
 	if err != nil {
 		return nil, err
 	}
@@ -114,12 +117,26 @@ func (s *Service) SetEnv(ctx context.Context, id string, c eqvps.EnvChange) (*eq
 }
 
 // recordEnv makes a change of variables in a sandbox's record.
-func recordEnv(sb *eqvps.Sandbox, c eqvps.EnvChange) error {
+func (s *Service) recordEnv(sb *eqvps.Sandbox, c eqvps.EnvChange) error {
 	keys, err := c.Keys(sb.EnvKeys)
 	if err != nil {
 		return err
 	}
+	if sb.Mode == eqvps.Persistent {
+		kept, err := s.open(sb.ID, sb.Sealed)
+		if err != nil {
+			return err
+		}
+		if kept.Env, err = c.Apply(kept.Env); err != nil {
+			return err
+		}
+		if sb.Sealed, err = s.seal(sb.ID, kept); err != nil {
+			return err
+		}
+	}
 	sb.EnvKeys = keys
+	changed := append(eqvps.EnvKeys(c.Set), c.Remove...)
+	sb.Note(s.now(), eqvps.EventEnvChanged, "", strings.Join(changed, " "))
 	return nil
 }
 

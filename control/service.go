@@ -9,6 +9,8 @@
 //     ended with a reason.
 //   - One function ends a sandbox (end), whatever the reason, and it can be
 //     repeated: a crash in the middle is finished at the next start.
+//   - Whoever moves a sandbox that has started to another state holds its lock.
+//     Calls do not: they begin on a live sandbox or not at all.
 //   - The store holds what must survive. What is only here (live) can be made
 //     again from the store and the host.
 package control
@@ -29,17 +31,22 @@ type Store interface {
 	eqvps.TokenStore
 	eqvps.AccountStore
 	eqvps.SecretStore
+	eqvps.EventStore
+	eqvps.AliveStore
 }
 
-// Config is what a Service is made of. All fields but Now and Logger are
+// Config is what a Service is made of. Store, Host, Tariffs and Keys are
 // required.
 type Config struct {
 	Store   Store
 	Keys    eqvps.Keyring // what is sealed with
 	Host    eqvps.Host
 	Tariffs eqvps.Tariffs
-	Now     func() time.Time // default time.Now
-	Logger  *slog.Logger     // default slog.Default()
+	// CPUAbuseWindow is how long a sandbox may keep its share of processor full
+	// without a break; 0 is DefaultCPUAbuseWindow, less is for ever.
+	CPUAbuseWindow time.Duration
+	Now            func() time.Time // default time.Now
+	Logger         *slog.Logger     // default slog.Default()
 }
 
 // Service implements eqvps.SandboxService, eqvps.TokenService and
@@ -49,6 +56,7 @@ type Service struct {
 	keys    eqvps.Keyring
 	host    eqvps.Host
 	tariffs eqvps.Tariffs
+	abuse   time.Duration // the window; less than 0: none
 	now     func() time.Time
 	log     *slog.Logger
 
@@ -56,7 +64,8 @@ type Service struct {
 
 	mu         sync.Mutex
 	live       map[string]*live
-	ending     map[string]chan struct{} // closed when the one who ends the sandbox is through
+	locked     map[string]chan struct{} // closed when the one who moves the sandbox from state to state is through
+	draining   bool                     // the server is about to stop for longer
 	unrecorded map[string]ending        // sandboxes that end, until the store knows
 	touched    map[string]time.Time     // when a token's last use was last stored
 
@@ -74,9 +83,12 @@ var (
 // New makes a service. Recover must be called before the first request.
 func New(cfg Config) *Service {
 	s := &Service{
-		store: cfg.Store, keys: cfg.Keys, host: cfg.Host, tariffs: cfg.Tariffs,
-		now: cfg.Now, log: cfg.Logger,
-		live: map[string]*live{}, ending: map[string]chan struct{}{}, unrecorded: map[string]ending{}, touched: map[string]time.Time{},
+		store: cfg.Store, host: cfg.Host, tariffs: cfg.Tariffs, keys: cfg.Keys,
+		abuse: cfg.CPUAbuseWindow, now: cfg.Now, log: cfg.Logger,
+		live: map[string]*live{}, locked: map[string]chan struct{}{}, unrecorded: map[string]ending{}, touched: map[string]time.Time{},
+	}
+	if s.abuse == 0 {
+		s.abuse = DefaultCPUAbuseWindow
 	}
 	if s.now == nil {
 		s.now = time.Now

@@ -17,6 +17,9 @@ type memStore struct {
 	mu   sync.Mutex
 	all  map[string]eqvps.Sandbox
 	full bool // updates fail, as on a full disk
+
+	events []eqvps.Event
+	alive  time.Time
 }
 
 func (s *memStore) setFull(full bool) {
@@ -30,8 +33,44 @@ func newMemStore() *memStore { return &memStore{all: map[string]eqvps.Sandbox{}}
 func (s *memStore) CreateSandbox(_ context.Context, sb *eqvps.Sandbox) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all[sb.ID] = *sb
+	s.keep(sb)
 	return nil
+}
+
+// keep stores a record and its events.
+func (s *memStore) keep(sb *eqvps.Sandbox) {
+	for _, e := range sb.NewEvents {
+		e.Seq = int64(len(s.events) + 1)
+		s.events = append(s.events, e)
+	}
+	sb.NewEvents = nil
+	s.all[sb.ID] = *sb
+}
+
+func (s *memStore) FindEvents(_ context.Context, id string, after int64, limit int) (out []eqvps.Event, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.events {
+		if e.SandboxID == id && e.Seq > after && len(out) < limit {
+			out = append(out, e)
+		}
+	}
+	return out, nil
+}
+
+func (s *memStore) ForgetEvents(context.Context, time.Time) error { return nil }
+
+func (s *memStore) NoteAlive(_ context.Context, at time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.alive = at
+	return nil
+}
+
+func (s *memStore) LastAlive(context.Context) (time.Time, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.alive, nil
 }
 
 func (s *memStore) UpdateSandbox(_ context.Context, id string, change func(*eqvps.Sandbox) error) (*eqvps.Sandbox, error) {
@@ -47,7 +86,7 @@ func (s *memStore) UpdateSandbox(_ context.Context, id string, change func(*eqvp
 	if err := change(&sb); err != nil {
 		return nil, err
 	}
-	s.all[id] = sb
+	s.keep(&sb)
 	return &sb, nil
 }
 

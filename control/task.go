@@ -15,14 +15,23 @@ const askTimeout = 10 * time.Second
 // is of no use to anybody.
 const askGrace = time.Minute
 
-// StartTask starts a task that may run as long as the sandbox lives.
+// StartTask starts a task that may run as long as the sandbox lives, which may
+// be extended later: the sandbox's end ends it.
 func (u used) StartTask(ctx context.Context, req eqvps.StartTask) (*eqvps.Task, error) {
-	if err := req.Validate(u.l.expires.Sub(u.s.now())); err != nil {
+	l, end, err := u.enter(ctx)
+	if err != nil {
 		return nil, err
 	}
-	defer u.l.begin(u.s.now)()
-	t, err := u.l.machine.StartTask(ctx, req)
-	return t, u.s.explain(ctx, u.l, err)
+	defer end()
+	unlimited := req.Timeout == 0
+	if err := req.Validate(l.left(u.s.now())); err != nil {
+		return nil, err
+	}
+	if unlimited {
+		req.Timeout = l.mode.MaxTTL()
+	}
+	t, err := l.machine.StartTask(ctx, req)
+	return t, u.s.explain(ctx, l, err)
 }
 
 func (u used) ReadTask(ctx context.Context, id string, r eqvps.ReadTask) (*eqvps.TaskOutput, error) {
@@ -32,24 +41,36 @@ func (u used) ReadTask(ctx context.Context, id string, r eqvps.ReadTask) (*eqvps
 	if err := checkTaskID(id); err != nil {
 		return nil, err
 	}
-	defer u.l.begin(u.s.now)()
-	out, err := u.l.machine.ReadTask(ctx, id, r)
-	return out, u.s.explain(ctx, u.l, err)
+	l, end, err := u.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	out, err := l.machine.ReadTask(ctx, id, r)
+	return out, u.s.explain(ctx, l, err)
 }
 
 // ListTasks is no activity: whoever only looks keeps nothing alive.
 func (u used) ListTasks(ctx context.Context) ([]*eqvps.Task, error) {
-	list, err := u.l.machine.ListTasks(ctx)
-	return list, u.s.explain(ctx, u.l, err)
+	l, err := u.s.awake(ctx, u.id)
+	if err != nil {
+		return nil, err
+	}
+	list, err := l.machine.ListTasks(ctx)
+	return list, u.s.explain(ctx, l, err)
 }
 
 func (u used) KillTask(ctx context.Context, id string) (*eqvps.Task, error) {
 	if err := checkTaskID(id); err != nil {
 		return nil, err
 	}
-	defer u.l.begin(u.s.now)()
-	t, err := u.l.machine.KillTask(ctx, id)
-	return t, u.s.explain(ctx, u.l, err)
+	l, end, err := u.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	t, err := l.machine.KillTask(ctx, id)
+	return t, u.s.explain(ctx, l, err)
 }
 
 func checkTaskID(id string) error {
@@ -59,11 +80,19 @@ func checkTaskID(id string) error {
 	return eqvps.Errorf(eqvps.CodeTaskNotFound, "There is no task %.40q in the sandbox.", id)
 }
 
-// endIfDue ends a sandbox that is over. Only the guest knows of tasks that
-// run, so one that seems idle is asked first. A guest may lie, but not beyond
-// its time to live.
+// endIfDue ends a sandbox that is over, or pauses one that is persistent and
+// idle. Only the guest knows of tasks that run, so one that seems idle is asked
+// first. A guest may lie, but not beyond its time to live.
 func (s *Service) endIfDue(ctx context.Context, l *live, reason eqvps.Reason) {
 	if reason == eqvps.ReasonIdle && s.keptByTasks(ctx, l) {
+		return
+	}
+	pause := l.mode == eqvps.Persistent && reason != eqvps.ReasonTTL
+	if pause {
+		if _, err := s.pause(ctx, l.id, reason); err != nil {
+			s.log.Error("cannot pause a sandbox", "sandbox", l.id, "reason", reason, "err", err)
+			l.activeAt(s.now()) // not again at once
+		}
 		return
 	}
 	s.log.Info("sandbox ends", "sandbox", l.id, "reason", reason)
@@ -81,7 +110,7 @@ func (s *Service) keptByTasks(ctx context.Context, l *live) bool {
 	now := s.now()
 	switch {
 	case err != nil:
-		return now.Sub(l.lastActive()) < l.idleTimeout+askGrace
+		return !l.overdue(now, askGrace)
 	case a.Running > 0:
 		l.activeAt(now)
 	default:

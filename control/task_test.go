@@ -26,7 +26,7 @@ func locked(h *memHost, id string, f func(*memMachine)) {
 func TestTasksAreActivity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host := newMemHost()
-		svc := control.New(control.Config{Store: newMemStore(), Host: host, Tariffs: eqvps.DefaultTariffs,
+		svc := control.New(control.Config{Store: newMemStore(), Host: host, Tariffs: eqvps.DefaultTariffs, Keys: memKeys{},
 			Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 		if err := svc.Recover(context.Background()); err != nil {
 			t.Fatal(err)
@@ -46,7 +46,7 @@ func TestTasksAreActivity(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !eqvps.ValidTaskID(task.ID) || task.Duration != 1000*time.Second {
+			if !eqvps.ValidTaskID(task.ID) || task.Duration != eqvps.MaxEphemeralTTL {
 				t.Errorf("started: %+v", task)
 			}
 			return sb.ID, g, task.ID
@@ -99,7 +99,7 @@ func TestTasksAreActivity(t *testing.T) {
 func TestTaskEndBeginsIdleTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host := newMemHost()
-		svc := control.New(control.Config{Store: newMemStore(), Host: host, Tariffs: eqvps.DefaultTariffs,
+		svc := control.New(control.Config{Store: newMemStore(), Host: host, Tariffs: eqvps.DefaultTariffs, Keys: memKeys{},
 			Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 		if err := svc.Recover(context.Background()); err != nil {
 			t.Fatal(err)

@@ -10,7 +10,9 @@ import (
 )
 
 // useCodes are what any call inside a sandbox may end in.
-var useCodes = []eqvps.Code{eqvps.CodeSandboxNotFound, eqvps.CodeNotRunning, eqvps.CodeSandboxEnded, eqvps.CodeUnreachable}
+// A paused sandbox may have to be brought back first.
+var useCodes = []eqvps.Code{eqvps.CodeSandboxNotFound, eqvps.CodeNotRunning, eqvps.CodePaused, eqvps.CodeSandboxEnded, eqvps.CodeUnreachable,
+	eqvps.CodeCapacity, eqvps.CodeStartFailed}
 
 func codes(more ...eqvps.Code) []eqvps.Code { return append(more, useCodes...) }
 

@@ -40,6 +40,7 @@ type fake struct {
 	tokens []*eqvps.Token
 	tasks  []*fakeTask       // newest first
 	values map[string]string // of secrets
+	events []eqvps.Event
 	log    bytes.Buffer
 	ended  chan struct{} // receives when a command "sleep" was ended by its context
 	hold   chan struct{} // "wait" prints when it is closed
@@ -103,7 +104,8 @@ func (f *fake) Create(ctx context.Context, c eqvps.CreateSandbox) (*eqvps.Sandbo
 		return nil, err
 	}
 	sb := eqvps.NewSandbox(c, p, t, epoch)
-	sb.State, sb.StartedAt, sb.Image = eqvps.StateRunning, epoch, "img_1"
+	sb.Run(epoch)
+	sb.Image, sb.NewEvents = "img_1", nil
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.list = slices.Insert(f.list, 0, sb)
@@ -152,6 +154,7 @@ func (f *fake) Delete(ctx context.Context, id string) (*eqvps.Sandbox, error) {
 	sb := *f.list[i]
 	if !sb.Ended() {
 		sb.State, sb.Reason, sb.EndedAt = eqvps.StateDeleted, eqvps.ReasonDeleted, epoch.Add(61*time.Second)
+		sb.Halt(sb.EndedAt)
 		f.list[i] = &sb
 	}
 	return &sb, nil

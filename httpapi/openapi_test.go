@@ -25,6 +25,7 @@ var operations = []string{
 	"GET /sandboxes/tariffs listTariffs",
 	"GET /sandboxes/{id} getSandbox",
 	"GET /sandboxes/{id}/env getEnv",
+	"GET /sandboxes/{id}/events listSandboxEvents",
 	"GET /sandboxes/{id}/files getFile",
 	"GET /sandboxes/{id}/files/list listFiles",
 	"GET /sandboxes/{id}/files/raw downloadFile",
@@ -37,10 +38,15 @@ var operations = []string{
 	"GET /tokens listTokens",
 	"GET /whoami whoAmI",
 	"PATCH /sandboxes/{id}/env changeEnv",
+	"POST /drain drainServer",
 	"POST /keys/rotate rotateKeys",
 	"POST /sandboxes createSandbox",
 	"POST /sandboxes/{id}/exec exec",
 	"POST /sandboxes/{id}/exec/stream execStream",
+	"POST /sandboxes/{id}/extend extendSandbox",
+	"POST /sandboxes/{id}/keep-alive keepSandboxAlive",
+	"POST /sandboxes/{id}/pause pauseSandbox",
+	"POST /sandboxes/{id}/resume resumeSandbox",
 	"POST /sandboxes/{id}/run run",
 	"POST /sandboxes/{id}/run/stream runStream",
 	"POST /tokens createToken",
@@ -145,7 +151,8 @@ func TestOpenAPI(t *testing.T) {
 			if !slices.Equal(want, have) {
 				t.Errorf("%s: path parameters are %v, want %v", name, have, want)
 			}
-			if hasBody := method == "post" && path != "/keys/rotate" || method == "put" || method == "patch"; hasBody != (op.RequestBody != nil) {
+			bare := slices.Contains([]string{"drainServer", "keepSandboxAlive", "pauseSandbox", "rotateKeys"}, op.OperationID)
+			if hasBody := (method == "post" || method == "put" || method == "patch") && !bare; hasBody != (op.RequestBody != nil) {
 				t.Errorf("%s: body is %v", name, op.RequestBody)
 			}
 		}

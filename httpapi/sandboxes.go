@@ -70,7 +70,7 @@ func (s *server) sandboxRoutes() {
 		method: http.MethodGet, path: "/sandboxes/{id}/ping", id: "pingSandbox", tag: "sandboxes",
 		summary:     "Ask a sandbox for a sign of life",
 		description: "It is no activity.",
-		codes:       []eqvps.Code{eqvps.CodeSandboxNotFound, eqvps.CodeNotRunning, eqvps.CodeSandboxEnded, eqvps.CodeUnreachable},
+		codes:       []eqvps.Code{eqvps.CodeSandboxNotFound, eqvps.CodeNotRunning, eqvps.CodePaused, eqvps.CodeSandboxEnded, eqvps.CodeUnreachable},
 	}, func(ctx context.Context, _ *call, in *idInput, _ *none) (wire.Pong, error) {
 		start := s.Now()
 		err := s.Sandboxes.Ping(ctx, in.ID)

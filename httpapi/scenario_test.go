@@ -57,7 +57,7 @@ func TestScenarios(t *testing.T) {
 		{name: "create with nothing", method: "POST", path: api + "/sandboxes", status: 201},
 		{name: "create with charset", method: "POST", path: api + "/sandboxes", body: `{}`, header: []string{"Content-Type", "application/json; charset=utf-8"}, status: 201},
 		{name: "unknown tariff", method: "POST", path: api + "/sandboxes", body: `{"tariff":"huge"}`, status: 422, want: []string{`"error":"unknown_tariff"`, "small"}},
-		{name: "persistent", method: "POST", path: api + "/sandboxes", body: `{"mode":"persistent"}`, status: 422, want: []string{`"error":"invalid_value"`}},
+		{name: "unknown mode", method: "POST", path: api + "/sandboxes", body: `{"mode":"eternal"}`, status: 422, want: []string{`"error":"invalid_value"`, "persistent"}},
 		{name: "idle 0", method: "POST", path: api + "/sandboxes", body: `{"idle_timeout":0}`, status: 422, want: []string{"idle_timeout must be 10"}},
 		{name: "ttl negative", method: "POST", path: api + "/sandboxes", body: `{"ttl":-5}`, status: 422, want: []string{"ttl must be 10"}},
 		{name: "ttl enormous", method: "POST", path: api + "/sandboxes", body: `{"ttl":9000000000000000000}`, status: 422, want: []string{"ttl must be"}},

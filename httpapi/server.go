@@ -89,6 +89,7 @@ func New(cfg Config) http.Handler {
 	s.api = humago.NewWithPrefix(s.mux, wire.Prefix, apiConfig())
 	s.api.UseMiddleware(s.authenticate)
 	s.sandboxRoutes()
+	s.lifetimeRoutes()
 	s.execRoutes()
 	s.taskRoutes()
 	s.fileRoutes()

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"time"
 
@@ -13,16 +14,26 @@ import (
 
 const sandboxColumns = `id, account_id, token_id, mode, tariff, image, state, reason, env_keys,
 	idle_timeout_ms, ttl_ms, created_at, started_at, last_active, ended_at, hourly_microusd,
-	cpu_time_us, egress_bytes`
+	cpu_time_us, egress_bytes, paused_at, pause_reason, ran, running_since, before_cpu_us, before_egress, sealed`
 
-// CreateSandbox adds a record.
+// sandboxValues are the places of sandboxColumns in a statement.
+var sandboxValues = "(?" + strings.Repeat(", ?", strings.Count(sandboxColumns, ",")) + ")"
+
+// CreateSandbox adds a record and its events.
 func (s *Store) CreateSandbox(ctx context.Context, sb *eqvps.Sandbox) error {
 	args, err := sandboxArgs(sb)
 	if err != nil {
 		return err
 	}
-	_, err = s.exec(ctx, `INSERT INTO sandboxes (`+sandboxColumns+`)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, args...)
+	err = s.transact(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO sandboxes (`+sandboxColumns+`) VALUES `+sandboxValues, args...); err != nil {
+			return err
+		}
+		return addEvents(ctx, tx, sb)
+	})
+	if err == nil {
+		sb.NewEvents = nil
+	}
 	return err
 }
 
@@ -36,21 +47,32 @@ func sandboxArgs(sb *eqvps.Sandbox) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
+	months := map[string]int64{}
+	for month, d := range sb.Ran {
+		months[month] = d.Microseconds()
+	}
+	ran, err := json.Marshal(months) // in order of month
+	if err != nil {
+		return nil, err
+	}
 	return []any{
 		sb.ID, sb.AccountID, sb.TokenID, string(sb.Mode), sb.Tariff, sb.Image, string(sb.State), string(sb.Reason),
 		string(env), sb.IdleTimeout.Milliseconds(), sb.TTL.Milliseconds(),
 		micros(sb.CreatedAt), micros(sb.StartedAt), micros(sb.LastActive), micros(sb.EndedAt), int64(sb.Hourly),
 		sb.CPUTime.Microseconds(), int64(sb.EgressBytes),
+		micros(sb.PausedAt), string(sb.PauseReason), string(ran), micros(sb.RunningSince),
+		sb.Before.CPUTime.Microseconds(), int64(sb.Before.EgressBytes), sb.Sealed,
 	}, nil
 }
 
 func scanSandbox(row scanner) (*eqvps.Sandbox, error) {
 	var sb eqvps.Sandbox
-	var env string
-	var idle, ttl, cpu, egress int64
-	var created, started, active, ended sql.NullInt64
+	var env, ran string
+	var idle, ttl, cpu, egress, cpuBefore, egressBefore int64
+	var created, started, active, ended, paused, since sql.NullInt64
 	if err := row.Scan(&sb.ID, &sb.AccountID, &sb.TokenID, &sb.Mode, &sb.Tariff, &sb.Image, &sb.State, &sb.Reason, &env,
-		&idle, &ttl, &created, &started, &active, &ended, &sb.Hourly, &cpu, &egress); err != nil {
+		&idle, &ttl, &created, &started, &active, &ended, &sb.Hourly, &cpu, &egress,
+		&paused, &sb.PauseReason, &ran, &since, &cpuBefore, &egressBefore, &sb.Sealed); err != nil {
 		return nil, err
 	}
 	if err := json.Unmarshal([]byte(env), &sb.EnvKeys); err != nil {
@@ -60,6 +82,18 @@ func scanSandbox(row scanner) (*eqvps.Sandbox, error) {
 	sb.CPUTime, sb.EgressBytes = time.Duration(cpu)*time.Microsecond, uint64(egress)
 	sb.CreatedAt, sb.StartedAt = fromMicros(created), fromMicros(started)
 	sb.LastActive, sb.EndedAt = fromMicros(active), fromMicros(ended)
+	sb.PausedAt, sb.RunningSince = fromMicros(paused), fromMicros(since)
+	sb.Before = eqvps.MachineUsage{CPUTime: time.Duration(cpuBefore) * time.Microsecond, EgressBytes: uint64(egressBefore)}
+	var months map[string]int64
+	if err := json.Unmarshal([]byte(ran), &months); err != nil {
+		return nil, err
+	}
+	for month, us := range months {
+		if sb.Ran == nil {
+			sb.Ran = eqvps.RunTime{}
+		}
+		sb.Ran[month] = time.Duration(us) * time.Microsecond
+	}
 	return &sb, nil
 }
 
@@ -93,26 +127,22 @@ func (s *Store) UpdateSandbox(ctx context.Context, id string, change func(*eqvps
 		}
 		sb.ID, sb.AccountID = id, owner
 		after, err := sandboxArgs(sb)
-		if err != nil || equal(before, after) {
+		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, `UPDATE sandboxes SET (`+sandboxColumns+`) =
-			(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE id = ?`, append(after, id)...)
-		return err
+		if !reflect.DeepEqual(before, after) {
+			_, err = tx.ExecContext(ctx, `UPDATE sandboxes SET (`+sandboxColumns+`) = `+sandboxValues+` WHERE id = ?`, append(after, id)...)
+			if err != nil {
+				return err
+			}
+		}
+		return addEvents(ctx, tx, sb)
 	})
 	if err != nil {
 		return nil, err
 	}
+	sb.NewEvents = nil
 	return sb, nil
-}
-
-func equal(a, b []any) bool {
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
 }
 
 // FindSandboxes returns the records that match, newest first. An After that

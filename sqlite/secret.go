@@ -95,6 +95,11 @@ var sealed = []struct {
 		`UPDATE secrets SET sealed = ? WHERE seq = ?`,
 		eqvps.SecretContext,
 	},
+	{
+		`SELECT seq, sealed, id, '' FROM sandboxes WHERE sealed IS NOT NULL AND seq > ? ORDER BY seq LIMIT ?`,
+		`UPDATE sandboxes SET sealed = ? WHERE seq = ?`,
+		func(id, _ string) []byte { return eqvps.SandboxContext(id) },
+	},
 }
 
 // Reseal passes everything sealed that the store holds to reseal and keeps what

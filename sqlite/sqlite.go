@@ -56,6 +56,8 @@ var (
 	_ eqvps.TokenStore   = (*Store)(nil)
 	_ eqvps.AccountStore = (*Store)(nil)
 	_ eqvps.SecretStore  = (*Store)(nil)
+	_ eqvps.EventStore   = (*Store)(nil)
+	_ eqvps.AliveStore   = (*Store)(nil)
 )
 
 // Open opens the database at path, makes it when it is not there, and brings

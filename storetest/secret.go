@@ -84,6 +84,13 @@ func testReseal(t *testing.T, s Store) {
 			want[string(eqvps.SecretContext(a.ID, name))] = "old " + name
 		}
 	}
+	// What persistent sandboxes need to come back is sealed as well.
+	persistent := sandbox(t, s, accounts[0])
+	sandbox(t, s, accounts[0]) // has nothing sealed
+	if _, err := s.UpdateSandbox(t.Context(), persistent.ID, func(sb *eqvps.Sandbox) error { sb.Sealed = []byte("old vault"); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	want[string(eqvps.SandboxContext(persistent.ID))] = "old vault"
 	got := map[string]string{}
 	n, err := s.Reseal(t.Context(), func(sealed, context []byte) ([]byte, error) {
 		got[string(context)] = string(sealed)
@@ -99,6 +106,7 @@ func testReseal(t *testing.T, s Store) {
 			same(t, sec.UpdatedAt, now)
 		}
 	}
+	same(t, string(find(t, s, eqvps.SandboxFilter{ID: persistent.ID})[0].Sealed), "new vault")
 
 	boom := errors.New("boom")
 	if _, err := s.Reseal(t.Context(), func([]byte, []byte) ([]byte, error) { return nil, boom }); !errors.Is(err, boom) {

@@ -24,6 +24,8 @@ type Store interface {
 	eqvps.TokenStore
 	eqvps.AccountStore
 	eqvps.SecretStore
+	eqvps.EventStore
+	eqvps.AliveStore
 }
 
 // now has microseconds, the finest time that a store keeps.
@@ -45,6 +47,8 @@ func Run(t *testing.T, open func(*testing.T) Store) {
 		"SandboxPanic":      testSandboxPanic,
 		"SandboxConcurrent": testSandboxConcurrent,
 		"SandboxModel":      testSandboxModel,
+		"Events":            testEvents,
+		"Alive":             testAlive,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, open(t)) })
 	}
@@ -199,6 +203,11 @@ func testSandboxRoundTrip(t *testing.T, s Store) {
 	want.LastActive, want.EndedAt = now.Add(3*time.Microsecond), now.Add(4*time.Microsecond)
 	want.Hourly = 1 << 60
 	want.CPUTime, want.EgressBytes = 90*time.Second+time.Microsecond, 1<<62
+	want.PausedAt, want.PauseReason = now.Add(5*time.Microsecond), eqvps.ReasonCall
+	want.Ran = eqvps.RunTime{"2026-07": 31 * 24 * time.Hour, "2026-08": time.Microsecond}
+	want.RunningSince = now.Add(6 * time.Microsecond)
+	want.Before = eqvps.MachineUsage{CPUTime: 3 * time.Second, EgressBytes: 1 << 61}
+	want.Sealed = []byte{0, 1, 255}
 	got, err := s.UpdateSandbox(t.Context(), sb.ID, func(sb *eqvps.Sandbox) error { *sb = want; return nil })
 	if err != nil {
 		t.Fatal(err)

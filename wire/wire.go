@@ -36,20 +36,22 @@ type Error struct {
 // Sandbox is one sandbox.
 type Sandbox struct {
 	ID             string     `json:"id" doc:"Its id: sb_ and 20 hex digits."`
-	Mode           string     `json:"mode" doc:"How it lives and is billed: ephemeral."`
+	Mode           string     `json:"mode" doc:"How it lives and is billed: ephemeral (by the second, deleted when idle) or persistent (by the started hour, can be paused)."`
 	Tariff         string     `json:"tariff" doc:"Its size; see GET /sandboxes/tariffs."`
 	Image          string     `json:"image" doc:"Id of the image it runs."`
-	State          string     `json:"state" doc:"starting, running, deleting or deleted."`
-	Reason         *string    `json:"reason" doc:"Why it ended: deleted, idle, ttl, host_lost or error; null until then."`
+	State          string     `json:"state" doc:"starting, running, pausing, paused, resuming, deleting or deleted."`
+	Reason         *string    `json:"reason" doc:"Why it ended: deleted, idle, ttl, balance, cpu_abuse, oom, host_lost or error; null until then."`
 	EnvKeys        []string   `json:"env_keys" nullable:"false" doc:"Names of its environment variables, secrets included. Values are never returned."`
-	IdleTimeout    int64      `json:"idle_timeout" doc:"Seconds without use after which it is deleted."`
+	IdleTimeout    int64      `json:"idle_timeout" doc:"Seconds without use after which it is deleted, or paused if it is persistent; 0: never."`
 	TTL            int64      `json:"ttl" doc:"Seconds it may live in all."`
 	CreatedAt      time.Time  `json:"created_at"`
 	StartedAt      *time.Time `json:"started_at" doc:"When it became usable; null: not yet, or never."`
 	ExpiresAt      time.Time  `json:"expires_at" doc:"When its time to live is over."`
 	LastActiveAt   time.Time  `json:"last_active_at" doc:"When it was last used."`
 	EndedAt        *time.Time `json:"ended_at"`
-	RunningSeconds float64    `json:"running_seconds" doc:"How long it has been usable."`
+	PausedAt       *time.Time `json:"paused_at" doc:"When it was paused; null: it is not."`
+	PauseReason    *string    `json:"pause_reason" doc:"Why it is paused: call, idle, shutdown, balance, cpu_abuse, oom, host_lost or error. One that was paused by call, balance or cpu_abuse waits to be resumed; others go on when they are used."`
+	RunningSeconds float64    `json:"running_seconds" doc:"How long it has been usable, without pauses."`
 	Price
 	Bill
 }
@@ -105,6 +107,7 @@ func NewSandbox(sb *eqvps.Sandbox, now time.Time) Sandbox {
 		IdleTimeout: int64(sb.IdleTimeout / time.Second), TTL: int64(sb.TTL / time.Second),
 		CreatedAt: sb.CreatedAt.UTC(), StartedAt: optionalTime(sb.StartedAt), ExpiresAt: sb.ExpiresAt().UTC(),
 		LastActiveAt: sb.LastActive.UTC(), EndedAt: optionalTime(sb.EndedAt),
+		PausedAt: optionalTime(sb.PausedAt), PauseReason: optional(string(sb.PauseReason)),
 		RunningSeconds: seconds(sb.Running(now)), Price: price(sb.Hourly), Bill: bill(sb.Cost(now)),
 	}
 }
@@ -114,8 +117,8 @@ type CreateSandbox struct {
 	Mode        string            `json:"mode,omitempty" doc:"ephemeral (the default): billed by the second with a minimum of 60 s, deleted when idle." example:"ephemeral"`
 	Tariff      string            `json:"tariff,omitempty" doc:"Its size; the default is small. See GET /sandboxes/tariffs." example:"small"`
 	Image       string            `json:"image,omitempty" doc:"Name or id of the image; left out: the server's default."`
-	IdleTimeout *int64            `json:"idle_timeout,omitempty" doc:"Seconds without use after which it is deleted: 10 to 86400, default 300."`
-	TTL         *int64            `json:"ttl,omitempty" doc:"Seconds it may live in all: 10 to 86400, default 86400."`
+	IdleTimeout *int64            `json:"idle_timeout,omitempty" doc:"Seconds without use after which it is deleted: 10 to 86400, default 300. A persistent one is paused instead, and goes on when it is used; without it it never is."`
+	TTL         *int64            `json:"ttl,omitempty" doc:"Seconds it may live in all: 10 to 86400, the default; of a persistent one, pauses included, to 2592000."`
 	Env         map[string]string `json:"env,omitempty" doc:"Variables for every command in it: at most 64, 64 KiB each and 256 KiB in all. Only their names are ever returned."`
 	EnvBase64   map[string][]byte `json:"env_base64,omitempty" doc:"More of them, whose values need not be text."`
 	Secrets     []string          `json:"secrets,omitempty" nullable:"false" doc:"Names of the account's secrets that it gets as variables, or [\"*\"] for all of them; the default is none. env wins over a secret of the same name." example:"[\"API_KEY\"]"`

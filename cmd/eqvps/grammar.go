@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/eqvps/eqvps"
+	"github.com/eqvps/eqvps/control"
 )
 
 const description = `Linux machines for code nobody has read: a microVM each, ready in a fraction of a second.
@@ -23,6 +24,7 @@ type grammar struct {
 	Task    taskCmd    `cmd:"" help:"Run commands in the background of a sandbox."`
 	Image   imageCmd   `cmd:"" help:"Build and check the images that sandboxes start from."`
 	Token   tokenCmd   `cmd:"" help:"Create, list and revoke access tokens."`
+	Drain   drainCmd   `cmd:"" help:"Ready the server for a stop of its host: pause the persistent sandboxes, take no new ones."`
 	Doctor  doctorCmd  `cmd:"" help:"Check what this machine offers and what is missing."`
 	Bench   benchCmd   `cmd:"" help:"Measure this host against the bars that the project sets itself."`
 	Version versionCmd `cmd:"" help:"Print the version."`
@@ -36,6 +38,10 @@ type sandboxCmd struct {
 	Upload   uploadCmd   `cmd:"" help:"Copy a file into a sandbox."`
 	Download downloadCmd `cmd:"" help:"Copy a file out of a sandbox."`
 	Ls       lsCmd       `cmd:"" help:"List a folder of a sandbox."`
+	Events   eventsCmd   `cmd:"" help:"Show what happened to a sandbox."`
+	Extend   extendCmd   `cmd:"" help:"Let a sandbox live longer."`
+	Pause    pauseCmd    `cmd:"" help:"Pause persistent sandboxes: they cost nothing until they are resumed."`
+	Resume   resumeCmd   `cmd:"" help:"Resume paused sandboxes where they were."`
 	Kill     killCmd     `cmd:"" help:"Delete sandboxes."`
 }
 
@@ -64,6 +70,7 @@ func grammarVars() map[string]string {
 		"standby":  fmt.Sprint(defaultStandby),
 		"tariffs":  strings.Join(tariffs, ", "),
 		"tariff":   eqvps.DefaultTariff,
+		"cpuabuse": control.DefaultCPUAbuseWindow.String(),
 		"maxexec":  seconds(eqvps.MaxExecTimeout),
 		"exec":     seconds(eqvps.DefaultExecTimeout),
 		"maxstdin": fmt.Sprintf("%d MiB", eqvps.MaxStdinBytes>>20),

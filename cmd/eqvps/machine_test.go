@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -52,9 +53,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// serveForTest serves until standard input ends, after a line that tells the
-// address.
+// serveForTest serves until standard input ends or it is asked to stop, after
+// a line that tells the address.
 func serveForTest(data string) {
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer cancel()
 	cfg := testConfig(data, os.Stderr)
 	cfg.Standby = 1
 	s, err := StartServer(context.Background(), cfg)
@@ -63,7 +66,11 @@ func serveForTest(data string) {
 		os.Exit(1)
 	}
 	fmt.Println("serving", s.Addr())
-	_, _ = io.Copy(io.Discard, os.Stdin)
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	<-ctx.Done()
 	if err := s.Close(context.Background()); err != nil {
 		fmt.Println("error:", err)
 		os.Exit(1)
@@ -482,6 +489,17 @@ func spawnServer(t *testing.T) (*exec.Cmd, string) {
 		t.Fatalf("the server says %q, %v", line, err)
 	}
 	return cmd, addr
+}
+
+// stopServer stops a server that spawnServer has started.
+func stopServer(t *testing.T, server *exec.Cmd) {
+	t.Helper()
+	if err := server.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Wait(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // monitors returns the monitors of a data folder.

@@ -39,14 +39,17 @@ const (
 // ServerConfig is what a server is started with. The zero value of every field
 // is its default.
 type ServerConfig struct {
-	Listen   string       // TCP address; "" listens on the local socket only
-	Data     string       // data folder, default /var/lib/eqvps
-	Images   string       // image store, default DATA/images
-	SlotPool int          // network slots kept ready, default 4
-	Standby  int          // machines of the default tariff kept ready, default 0
-	Hosts    []string     // names by which a proxy passes requests to a loopback address
-	Logger   *slog.Logger // default: slog's
-	Progress func(string) // told what long steps do
+	Listen   string // TCP address; "" listens on the local socket only
+	Data     string // data folder, default /var/lib/eqvps
+	Images   string // image store, default DATA/images
+	SlotPool int    // network slots kept ready, default 4
+	Standby  int    // machines of the default tariff kept ready, default 0
+	// CPUAbuseWindow is how long a sandbox may keep its processor full; see
+	// control.Config.
+	CPUAbuseWindow time.Duration
+	Hosts          []string     // names by which a proxy passes requests to a loopback address
+	Logger         *slog.Logger // default: slog's
+	Progress       func(string) // told what long steps do
 	// Step is called before every privileged step on the host; an error fails
 	// it. For tests.
 	Step func(label string) error
@@ -142,7 +145,7 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 		cfg.Logger.Warn(w)
 	}
 	s.svc = control.New(control.Config{
-		Store: s.store, Keys: keys, Host: s.node, Tariffs: eqvps.DefaultTariffs, Logger: cfg.Logger,
+		Store: s.store, Host: s.node, Tariffs: eqvps.DefaultTariffs, Keys: keys, CPUAbuseWindow: cfg.CPUAbuseWindow, Logger: cfg.Logger,
 	})
 	if err := s.svc.Recover(ctx); err != nil {
 		return nil, err

@@ -16,10 +16,11 @@ import (
 )
 
 type createCmd struct {
+	Persistent  bool     `help:"Billed by the started hour; can be paused, and comes back after a restart of its host."`
 	Tariff      string   `placeholder:"NAME" help:"Size: ${tariffs} (default ${tariff})."`
 	Image       string   `placeholder:"NAME" help:"Name or id of the image (default: the server's)."`
-	IdleTimeout *int64   `placeholder:"SECONDS" help:"Delete it after so many seconds without use (default 300)."`
-	TTL         *int64   `name:"ttl" placeholder:"SECONDS" help:"Delete it after so many seconds in any case (default 86400)."`
+	IdleTimeout *int64   `placeholder:"SECONDS" help:"Delete it after so many seconds without use (default 300); a persistent one is paused instead (default never)."`
+	TTL         *int64   `name:"ttl" placeholder:"SECONDS" help:"Delete it after so many seconds in any case (default 86400, persistent 2592000)."`
 	Env         []string `short:"e" sep:"none" placeholder:"NAME[=VALUE]" help:"Environment variable of every command in it; NAME alone takes its value from here. Repeatable."`
 	JSON        bool     `name:"json" help:"Print the whole record as JSON instead of the id."`
 }
@@ -33,7 +34,11 @@ func (c *createCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	sb, err := cl.Create(ctx, wire.CreateSandbox{Tariff: c.Tariff, Image: c.Image, IdleTimeout: c.IdleTimeout, TTL: c.TTL, Env: env})
+	mode := eqvps.Ephemeral
+	if c.Persistent {
+		mode = eqvps.Persistent
+	}
+	sb, err := cl.Create(ctx, wire.CreateSandbox{Mode: string(mode), Tariff: c.Tariff, Image: c.Image, IdleTimeout: c.IdleTimeout, TTL: c.TTL, Env: env})
 	if err != nil {
 		return orSignal(ctx, err)
 	}
@@ -93,8 +98,12 @@ func listAll(ctx context.Context, cl *client.Client, o client.ListOptions) ([]wi
 }
 
 func stateOf(sb wire.Sandbox) string {
-	if sb.Reason != nil && *sb.Reason != sb.State {
-		return sb.State + " (" + *sb.Reason + ")"
+	why := sb.Reason
+	if why == nil {
+		why = sb.PauseReason
+	}
+	if why != nil && *why != sb.State {
+		return sb.State + " (" + *why + ")"
 	}
 	return sb.State
 }
@@ -127,19 +136,28 @@ func (c *getCmd) Run(ctx context.Context, a *app) error {
 	return a.fields([][2]string{
 		{"id", sb.ID},
 		{"state", stateOf(*sb)},
+		{"mode", sb.Mode},
 		{"tariff", fmt.Sprintf("%s, %s an hour", sb.Tariff, eqvps.MicroUSD(sb.HourlyMicroUSD))},
 		{"image", sb.Image},
 		{"variables", orDash(new(strings.Join(sb.EnvKeys, " ")))},
 		{"created", stamp(sb.CreatedAt, now)},
 		{"last used", stamp(sb.LastActiveAt, now)},
+		{"paused", stamp(timeOrZero(sb.PausedAt), now)},
 		{"ended", stamp(timeOrZero(sb.EndedAt), now)},
 		{"expires", stamp(sb.ExpiresAt, now)},
-		{"idle timeout", fmt.Sprintf("%d s", sb.IdleTimeout)},
+		{"idle timeout", idleTimeout(sb.IdleTimeout)},
 		{"ran", fmt.Sprintf("%.1f s", use.RunningSeconds)},
 		{"processor", fmt.Sprintf("%.1f s", use.CPUSeconds)},
 		{"sent", humanize.Bytes(use.EgressBytes)},
 		{"cost", eqvps.MicroUSD(use.BilledMicroUSD).String()},
 	})
+}
+
+func idleTimeout(seconds int64) string {
+	if seconds == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d s", seconds)
 }
 
 // stamp is a time and how far away it is.
@@ -156,27 +174,11 @@ type killCmd struct {
 }
 
 func (c *killCmd) Run(ctx context.Context, a *app) error {
-	cl, err := a.connect()
-	if err != nil {
-		return err
-	}
-	ended := []*wire.Sandbox{}
-	var errs []error
-	for _, id := range c.IDs {
-		sb, err := cl.Delete(ctx, id)
-		if err != nil {
-			errs = append(errs, orSignal(ctx, err))
-			continue
-		}
-		ended = append(ended, sb)
-		if !c.JSON {
-			fmt.Fprintf(a.stdout, "%s is deleted after %.1f s; it cost %s\n", inert(sb.ID), sb.RunningSeconds, eqvps.MicroUSD(sb.BilledMicroUSD))
-		}
-	}
-	if c.JSON {
-		errs = append(errs, a.json(ended))
-	}
-	return errors.Join(errs...)
+	return eachSandbox(ctx, a, c.IDs, c.JSON, func(cl *client.Client, id string) (*wire.Sandbox, error) {
+		return cl.Delete(ctx, id)
+	}, func(sb *wire.Sandbox) string {
+		return fmt.Sprintf("is deleted after %.1f s; it cost %s", sb.RunningSeconds, eqvps.MicroUSD(sb.BilledMicroUSD))
+	})
 }
 
 type uploadCmd struct {

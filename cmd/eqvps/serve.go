@@ -21,11 +21,12 @@ const defaultListen = "127.0.0.1:8080"
 const defaultStandby = 2
 
 type serveCmd struct {
-	Listen   string   `env:"EQVPS_LISTEN" default:"${listen}" placeholder:"ADDR" help:"TCP address to serve REST on (default ${listen}); the local socket is always served."`
-	Standby  int      `default:"${standby}" placeholder:"N" help:"Machines of the default tariff that are kept ready, so that a sandbox starts at once (default ${standby}); each takes about 50 MiB."`
-	Host     []string `placeholder:"NAME" help:"Name by which a proxy on this machine passes requests on; on a loopback address, others than localhost are refused. Repeatable."`
-	LogLevel string   `enum:"debug,info,warn,error" default:"info" help:"Least level that is logged to standard error: debug, info (default), warn or error."`
-	LogJSON  bool     `name:"log-json" help:"Log JSON instead of text."`
+	Listen   string        `env:"EQVPS_LISTEN" default:"${listen}" placeholder:"ADDR" help:"TCP address to serve REST on (default ${listen}); the local socket is always served."`
+	Standby  int           `default:"${standby}" placeholder:"N" help:"Machines of the default tariff that are kept ready, so that a sandbox starts at once (default ${standby}); each takes about 50 MiB."`
+	Host     []string      `placeholder:"NAME" help:"Name by which a proxy on this machine passes requests on; on a loopback address, others than localhost are refused. Repeatable."`
+	CPUAbuse time.Duration `name:"cpu-abuse-window" default:"${cpuabuse}" placeholder:"DURATION" help:"End sandboxes that keep their share of processor full for longer than this without a break, such as 15m (default ${cpuabuse}); 0 never does. Persistent ones are paused."`
+	LogLevel string        `enum:"debug,info,warn,error" default:"info" help:"Least level that is logged to standard error: debug, info (default), warn or error."`
+	LogJSON  bool          `name:"log-json" help:"Log JSON instead of text."`
 }
 
 // closeTimeout bounds an orderly stop.
@@ -38,9 +39,15 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	if _, err := image.Open(a.images).Get(image.DefaultRecipe().Name); err != nil {
 		return imageError(err)
 	}
+	if c.CPUAbuse < 0 {
+		return usageErrorf("--cpu-abuse-window must not be negative")
+	}
+	if c.CPUAbuse == 0 {
+		c.CPUAbuse = -1
+	}
 	log := newLogger(a.stderr, c.LogLevel, c.LogJSON)
 	s, err := StartServer(ctx, ServerConfig{
-		Listen: c.Listen, Data: a.data, Images: a.images, Hosts: c.Host, Standby: c.Standby, Logger: log,
+		Listen: c.Listen, Data: a.data, Images: a.images, Hosts: c.Host, Standby: c.Standby, CPUAbuseWindow: c.CPUAbuse, Logger: log,
 		Progress: func(what string) { log.Info(what) },
 	})
 	if errors.Is(err, errLocked) {

@@ -1,0 +1,134 @@
+package httpapi_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/eqvps/eqvps"
+)
+
+func (f *fake) change(ctx context.Context, id string, change func(*eqvps.Sandbox) error) (*eqvps.Sandbox, error) {
+	sb, err := f.Get(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if sb.Ended() {
+		return nil, eqvps.Errorf(eqvps.CodeSandboxEnded, "The sandbox has ended (%s).", sb.Reason)
+	}
+	if err := change(sb); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.events = append(f.events, sb.NewEvents...)
+	sb.NewEvents = nil
+	for i := range f.list {
+		if f.list[i].ID == id {
+			f.list[i] = sb
+		}
+	}
+	return sb, nil
+}
+
+func (f *fake) Extend(ctx context.Context, id string, e eqvps.Extend) (*eqvps.Sandbox, error) {
+	if err := e.Validate(); err != nil {
+		return nil, err
+	}
+	return f.change(ctx, id, func(sb *eqvps.Sandbox) error {
+		sb.Note(epoch, eqvps.EventExtended, "", "")
+		return e.Apply(sb)
+	})
+}
+
+func (f *fake) KeepAlive(ctx context.Context, id string) (*eqvps.Sandbox, error) {
+	return f.change(ctx, id, func(sb *eqvps.Sandbox) error { sb.LastActive = epoch.Add(time.Minute); return nil })
+}
+
+func (f *fake) Pause(ctx context.Context, id string) (*eqvps.Sandbox, error) {
+	return f.change(ctx, id, func(sb *eqvps.Sandbox) error {
+		if sb.Mode != eqvps.Persistent {
+			return eqvps.Errorf(eqvps.CodeWrongMode, "An ephemeral sandbox cannot be paused.")
+		}
+		sb.State, sb.PausedAt, sb.PauseReason = eqvps.StatePaused, epoch, eqvps.ReasonCall
+		sb.Note(epoch, eqvps.EventPaused, eqvps.ReasonCall, "")
+		return nil
+	})
+}
+
+func (f *fake) Resume(ctx context.Context, id string, fromDisk bool) (*eqvps.Sandbox, error) {
+	return f.change(ctx, id, func(sb *eqvps.Sandbox) error {
+		kind := eqvps.EventResumed
+		if fromDisk {
+			kind = eqvps.EventRebooted
+		}
+		sb.Run(epoch)
+		sb.Note(epoch, kind, eqvps.ReasonCall, "")
+		return nil
+	})
+}
+
+func (f *fake) Events(ctx context.Context, id string, after int64, limit int) (out []eqvps.Event, err error) {
+	if _, err := f.Get(ctx, id); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, e := range f.events {
+		if e.Seq = int64(i + 1); e.SandboxID == id && e.Seq > after && len(out) < limit {
+			out = append(out, e)
+		}
+	}
+	return out, nil
+}
+
+func (f *fake) Drain(context.Context) (int, error) { return 2, f.err }
+
+// TestLifetime walks a persistent sandbox through its life.
+func TestLifetime(t *testing.T) {
+	f := newFake()
+	base := f.server(t) + api
+	resp, body := send(t, "POST", base+"/sandboxes", `{"mode":"persistent","idle_timeout":600}`)
+	if resp.StatusCode != 201 || !strings.Contains(body, `"mode":"persistent"`) || !strings.Contains(body, `"ttl":2592000`) || !strings.Contains(body, `"paused_at":null`) {
+		t.Fatalf("%s: %s", resp.Status, body)
+	}
+	persistent := f.list[0].ID
+	ephemeral := f.sandbox(t)
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		want               string
+	}{
+		{"POST", "/sandboxes/ID/pause", "", 200, `"state":"paused"`},
+		{"GET", "/sandboxes/ID", "", 200, `"pause_reason":"call"`},
+		{"POST", "/sandboxes/ID/resume", "", 200, `"state":"running"`},
+		{"POST", "/sandboxes/ID/resume", `{"from_disk":true}`, 200, `"pause_reason":null`},
+		{"POST", "/sandboxes/ID/resume", `{"from_disk":"yes"}`, 400, "from_disk"},
+		{"POST", "/sandboxes/OTHER/pause", "", 409, `"error":"wrong_mode"`},
+		{"POST", "/sandboxes/" + absent + "/pause", "", 404, "sandbox_not_found"},
+		{"POST", "/sandboxes/OTHER/extend", `{"seconds":60,"idle_timeout":60}`, 422, "at most 0 more"},
+		{"POST", "/sandboxes/OTHER/extend", `{"idle_timeout":60}`, 200, `"idle_timeout":60`},
+		{"POST", "/sandboxes/OTHER/extend", `{"seconds":0}`, 422, "seconds must be 1 or more"},
+		{"POST", "/sandboxes/OTHER/extend", `{"seconds":1.5}`, 400, "whole number"},
+		{"POST", "/sandboxes/OTHER/extend", `{"seconds":9000000000000000000}`, 422, "more"},
+		{"POST", "/sandboxes/OTHER/extend", `{}`, 400, "Say what to extend"},
+		{"POST", "/sandboxes/OTHER/extend", ``, 400, "empty"},
+		{"POST", "/sandboxes/OTHER/keep-alive", ``, 200, `"last_active_at":"2026-07-28T10:01:00Z"`},
+		{"GET", "/sandboxes/ID/events?limit=1", "", 200, `"has_more":true`},
+		{"GET", "/sandboxes/ID/events?after=1", "", 200, `{"seq":2,"at":"2026-07-28T10:00:00Z","kind":"resumed","reason":"call"}`},
+		{"GET", "/sandboxes/ID/events?after=-1", "", 400, "after"},
+		{"GET", "/sandboxes/ID/events?limit=0", "", 400, "limit"},
+		{"GET", "/sandboxes/" + foreign + "/events", "", 404, "sandbox_not_found"},
+		{"POST", "/drain", "", 200, `{"paused":2}`},
+	} {
+		resp, body := send(t, c.method, base+strings.NewReplacer("ID", persistent, "OTHER", ephemeral).Replace(c.path), c.body)
+		if resp.StatusCode != c.status || !strings.Contains(body, c.want) {
+			t.Errorf("%s %s %s: %d, want %d with %q: %s", c.method, c.path, c.body, resp.StatusCode, c.status, c.want, body)
+		}
+		if resp.StatusCode >= http.StatusBadRequest {
+			checkError(t, resp, body)
+		}
+	}
+}
