@@ -590,8 +590,7 @@ func TestDrain(t *testing.T) {
 	})(t)
 }
 
-// TestVariablesOfPersistentComeBack: also those that were changed while it ran,
-// and after the server's key was replaced.
+// TestVariablesOfPersistentComeBack: also those that were changed while it ran.
 func TestVariablesOfPersistentComeBack(t *testing.T) {
 	inBubble(func(t *testing.T, b *bench) {
 		sb := b.persistent(eqvps.CreateSandbox{Env: eqvps.Env{"A": "1", "B": "2"}})
