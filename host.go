@@ -8,7 +8,6 @@ import (
 // Host runs machines. Its own records, on its own disk, tell what it runs: a
 // host can be asked for a machine that a process now dead has started.
 type Host interface {
-	Pauser
 	// Start makes a fresh machine and returns when its guest answers. An error
 	// leaves nothing behind. Codes: CodeUnknownImage, CodeCapacity,
 	// CodeStartFailed.
@@ -77,8 +76,6 @@ type Machine interface {
 	EgressBytes() (uint64, error)
 	// Done is closed when the machine has died, for whatever reason.
 	Done() <-chan struct{}
-	// Cause says why it has died, once Done is closed: ReasonOOM or ReasonError.
-	Cause() Reason
 	// Close drops this process's connections; the machine runs on.
 	Close() error
 }
