@@ -162,11 +162,13 @@ func TestCommands(t *testing.T) {
 			args: []string{"sandbox", "get", testID},
 			want: outcomeOf{Stdout: `id            ` + testID + `
 state         running
+mode          ephemeral
 tariff        small, $0.033000 an hour
 image         img_abc
 variables     KEY
 created       2026-07-28 09:00:00 (3 h ago)
 last used     2026-07-28 11:59:55 (5 s ago)
+paused        -
 ended         -
 expires       2026-07-29 09:00:00 (in 21 h)
 idle timeout  300 s

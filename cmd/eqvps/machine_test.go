@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"log/slog"
@@ -530,8 +532,11 @@ func leftoverMachines(data string) []string {
 			left = append(left, "mount "+strings.TrimSpace(line))
 		}
 	}
-	groups, _ := filepath.Glob("/sys/fs/cgroup/*/eqvps/*/sb_*")
-	unified, _ := filepath.Glob("/sys/fs/cgroup/eqvps/*/sb_*")
+	// The folder's own part of the tree: others may use this host as well.
+	sum := sha256.Sum256([]byte(data))
+	own := "eqvps/" + hex.EncodeToString(sum[:5]) + "/sb_*"
+	groups, _ := filepath.Glob("/sys/fs/cgroup/*/" + own)
+	unified, _ := filepath.Glob("/sys/fs/cgroup/" + own)
 	return append(append(left, groups...), unified...)
 }
 

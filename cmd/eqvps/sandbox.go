@@ -33,7 +33,7 @@ func (c *createCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	mode := eqvps.Ephemeral
+	mode := eqvps.Mode("")
 	if c.Persistent {
 		mode = eqvps.Persistent
 	}
