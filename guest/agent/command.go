@@ -60,14 +60,11 @@ func (e *notRun) Error() string { return e.text }
 // it.
 type emitFunc func(frame []byte) error
 
-// run runs c to its end. Output goes to emit, from two goroutines at once,
-// before run returns. ctx kills the command and all it has started.
-func (r *runner) run(ctx context.Context, c command, emit emitFunc) (wire.Result, error) {
-	g, err := r.groups.take()
-	if err != nil {
-		return wire.Result{}, err
-	}
-	defer r.groups.release(g)
+// run runs c in a group of its own to its end. Output goes to emit, from two
+// goroutines at once, before run returns. ctx kills the command and all it has
+// started. The caller releases the group when it has told the outcome: removing
+// one takes the kernel longer than starting a command.
+func (r *runner) run(ctx context.Context, g *cgroup, c command, emit emitFunc) (wire.Result, error) {
 	p, err := r.spawn(c, g)
 	if nr := (*notRun)(nil); errors.As(err, &nr) {
 		return wire.Result{Code: nr.code}, emit(wire.Frame(wire.FrameStderr, []byte("eqvps: "+nr.text+"\n")))

@@ -195,6 +195,11 @@ func (a *Agent) exec(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer leave()
 	c.env = a.env.list(c.env)
+	g, err := a.run.groups.take()
+	if err != nil {
+		return err
+	}
+	defer a.run.groups.release(g)
 	bareHeader(w)
 	// The last frame marks the end, so the answer needs no chunks, each of
 	// which would be three writes.
@@ -209,7 +214,7 @@ func (a *Agent) exec(w http.ResponseWriter, r *http.Request) error {
 		}
 		return rc.Flush()
 	}
-	res, err := a.run.run(ctx, c, emit)
+	res, err := a.run.run(ctx, g, c, emit)
 	if r.Context().Err() != nil {
 		return nil // nobody is there to be told
 	}
@@ -220,7 +225,7 @@ func (a *Agent) exec(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	_, _ = w.Write(wire.Frame(kind, last))
+	_ = emit(wire.Frame(kind, last))
 	return nil
 }
 

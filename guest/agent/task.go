@@ -114,7 +114,12 @@ func (ts *tasks) runToEnd(ctx context.Context, t *task, c command) {
 		to.write(ts.spool, frame[wire.FrameHeader:], ts.evict)
 		return nil
 	}
-	res, err := ts.run.run(ctx, c, emit)
+	var res wire.Result
+	g, err := ts.run.groups.take()
+	if err == nil {
+		defer ts.run.groups.release(g)
+		res, err = ts.run.run(ctx, g, c, emit)
+	}
 	if c.input != nil {
 		_ = c.input.Close()
 	}
