@@ -28,12 +28,12 @@ func (s *server) authenticate(ctx huma.Context, next func(huma.Context)) {
 	}
 	scheme, secret, _ := strings.Cut(ctx.Header("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") || secret == "" || len(secret) > maxSecret {
-		c.writeError(eqvps.Errorf(eqvps.CodeUnauthenticated, "%s", eqvps.CodeUnauthenticated.Kind().Message))
+		s.refuse(c, eqvps.Errorf(eqvps.CodeUnauthenticated, "%s", eqvps.CodeUnauthenticated.Kind().Message))
 		return
 	}
 	p, err := s.Tokens.Authenticate(ctx.Context(), strings.TrimSpace(secret))
 	if err != nil {
-		c.writeError(err)
+		s.refuse(c, err)
 		return
 	}
 	c.principal = p
@@ -41,4 +41,14 @@ func (s *server) authenticate(ctx huma.Context, next func(huma.Context)) {
 		ctx.SetHeader(wire.HeaderTokenExpiresAt, p.ExpiresAt.UTC().Format(time.RFC3339))
 	}
 	next(huma.WithContext(ctx, eqvps.WithPrincipal(ctx.Context(), p)))
+}
+
+// refuse answers a call whose token is not valid.
+func (s *server) refuse(c *call, err error) {
+	if eqvps.ErrorCode(err) == eqvps.CodeUnauthenticated {
+		if many := s.failures.note(c.r.RemoteAddr, s.Now()); many != nil {
+			err = many
+		}
+	}
+	c.writeError(err)
 }

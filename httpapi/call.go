@@ -66,6 +66,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			p = nil
 		}
 		s.log(c, s.Now().Sub(start))
+		s.audit(c)
 		if p != nil {
 			panic(http.ErrAbortHandler) // cut the connection: the answer is not whole
 		}

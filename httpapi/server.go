@@ -30,6 +30,7 @@ type Config struct {
 	Secrets   eqvps.SecretService
 	Tariffs   eqvps.Tariffs    // on offer; nil: eqvps.DefaultTariffs
 	Logger    *slog.Logger     // nil: slog.Default()
+	Audit     *slog.Logger     // who did what; nil: nowhere
 	Now       func() time.Time // nil: time.Now
 	// Hosts are the names, without a port, under which the server may be
 	// called. Set it on a loopback address: a web page that points a name of
@@ -71,6 +72,8 @@ type server struct {
 	api     huma.API
 	mux     *http.ServeMux
 	openapi []byte
+
+	failures failures
 }
 
 // New returns the handler of the whole interface: everything below

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+	"gopkg.in/natefinch/lumberjack.v2"
 
 	"github.com/eqvps/eqvps"
 	"github.com/eqvps/eqvps/control"
@@ -33,6 +34,7 @@ const (
 	socketName     = "eqvps.sock"
 	adminTokenName = "admin-token"
 	storeName      = "eqvps.db"
+	auditName      = "audit.log"
 	keyringName    = "keyring.json"
 )
 
@@ -40,6 +42,8 @@ const (
 // is its default.
 type ServerConfig struct {
 	Listen   string // TCP address; "" listens on the local socket only
+	TLSCert  string // PEM file with the certificate for TCP, and the others up to the authority's; "": no TLS
+	TLSKey   string // PEM file with its key
 	Data     string // data folder, default /var/lib/eqvps
 	Images   string // image store, default DATA/images
 	SlotPool int    // network slots kept ready, default 4
@@ -85,7 +89,9 @@ type Server struct {
 	node   *node.Node
 	svc    *control.Service
 	http   *http.Server
+	audit  *lumberjack.Logger
 	tcp    net.Listener // nil when only the socket is served
+	https  net.Listener // TLS over tcp; nil when it is plain
 	socket net.Listener
 	failed chan error
 }
@@ -121,6 +127,11 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 	if cfg.Listen != "" {
 		if s.tcp, err = net.Listen("tcp", cfg.Listen); err != nil {
 			return nil, listenError(cfg.Listen, err)
+		}
+		if cfg.TLSCert != "" {
+			if s.https, err = serveTLS(s.tcp, cfg.TLSCert, cfg.TLSKey, cfg.Logger); err != nil {
+				return nil, err
+			}
 		}
 	}
 	agent, err := agentbin.Agent()
@@ -184,10 +195,16 @@ func (s *Server) serve() error {
 	if s.socket, err = listenUnix(path); err != nil {
 		return err
 	}
+	s.audit = &lumberjack.Logger{Filename: filepath.Join(s.cfg.Data, auditName), MaxSize: auditMegabytes, MaxBackups: auditFiles}
 	s.http = httpapi.NewServer(httpapi.New(httpapi.Config{
 		Sandboxes: s.svc, Tokens: s.svc, Secrets: s.svc, Tariffs: eqvps.DefaultTariffs, Logger: s.cfg.Logger, Hosts: s.hosts(),
+		Audit: slog.New(slog.NewJSONHandler(s.audit, nil)),
 	}), s.cfg.Logger)
-	for _, l := range []net.Listener{s.socket, s.tcp} {
+	tcp := s.tcp
+	if s.https != nil {
+		tcp = s.https
+	}
+	for _, l := range []net.Listener{s.socket, tcp} {
 		if l == nil {
 			continue
 		}
@@ -199,6 +216,12 @@ func (s *Server) serve() error {
 	}
 	return nil
 }
+
+// The audit log is kept in so many older files of such a size.
+const (
+	auditMegabytes = 64
+	auditFiles     = 8
+)
 
 // hosts are the names that requests may address the server by, nil for any. On
 // a loopback address a page in a browser could otherwise reach it through a name
@@ -286,6 +309,9 @@ func (s *Server) Close(ctx context.Context) error {
 	}
 	if s.socket != nil {
 		errs = append(errs, os.Remove(s.SocketPath()))
+	}
+	if s.audit != nil {
+		errs = append(errs, s.audit.Close())
 	}
 	if s.svc != nil {
 		errs = append(errs, s.svc.Close())

@@ -22,6 +22,8 @@ const defaultStandby = 2
 
 type serveCmd struct {
 	Listen   string        `env:"EQVPS_LISTEN" default:"${listen}" placeholder:"ADDR" help:"TCP address to serve REST on (default ${listen}); the local socket is always served."`
+	TLSCert  string        `name:"tls-cert" placeholder:"FILE" help:"Serve TLS on the TCP address with this certificate (PEM); read again when it changes."`
+	TLSKey   string        `name:"tls-key" placeholder:"FILE" help:"Key of the certificate (PEM)."`
 	Standby  int           `default:"${standby}" placeholder:"N" help:"Machines of the default tariff that are kept ready, so that a sandbox starts at once (default ${standby}); each takes about 50 MiB."`
 	Host     []string      `placeholder:"NAME" help:"Name by which a proxy on this machine passes requests on; on a loopback address, others than localhost are refused. Repeatable."`
 	CPUAbuse time.Duration `name:"cpu-abuse-window" default:"${cpuabuse}" placeholder:"DURATION" help:"End sandboxes that keep their share of processor full for longer than this without a break, such as 15m (default ${cpuabuse}); 0 never does. Persistent ones are paused."`
@@ -39,6 +41,9 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	if _, err := image.Open(a.images).Get(image.DefaultRecipe().Name); err != nil {
 		return imageError(err)
 	}
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		return usageErrorf("--tls-cert and --tls-key go together")
+	}
 	if c.CPUAbuse < 0 {
 		return usageErrorf("--cpu-abuse-window must not be negative")
 	}
@@ -47,7 +52,7 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	}
 	log := newLogger(a.stderr, c.LogLevel, c.LogJSON)
 	s, err := StartServer(ctx, ServerConfig{
-		Listen: c.Listen, Data: a.data, Images: a.images, Hosts: c.Host, Standby: c.Standby, CPUAbuseWindow: c.CPUAbuse, Logger: log,
+		Listen: c.Listen, TLSCert: c.TLSCert, TLSKey: c.TLSKey, Data: a.data, Images: a.images, Hosts: c.Host, Standby: c.Standby, CPUAbuseWindow: c.CPUAbuse, Logger: log,
 		Progress: func(what string) { log.Info(what) },
 	})
 	if errors.Is(err, errLocked) {
@@ -84,11 +89,15 @@ func imageError(err error) error {
 // not promise is in the log already.
 func (c *serveCmd) announce(a *app, s *Server) {
 	info := s.node.Info()
-	a.note("version %s listens on http://%s%s and %s", eqvps.Version, s.Addr(), wire.Prefix, s.SocketPath())
+	scheme := "http"
+	if c.TLSCert != "" {
+		scheme = "https"
+	}
+	a.note("version %s listens on %s://%s%s and %s", eqvps.Version, scheme, s.Addr(), wire.Prefix, s.SocketPath())
 	a.note("machines run on %s %s with %s. %s", info.Monitor, info.Version, info.Accel, info.Reason)
 	a.note("the administrator's token is in %s/%s", a.data, adminTokenName)
-	if host, _, err := net.SplitHostPort(s.Addr()); err == nil && !net.ParseIP(host).IsLoopback() {
-		a.note("warning: others can reach this address, and it speaks no TLS; put a proxy that does before it")
+	if host, _, err := net.SplitHostPort(s.Addr()); err == nil && !net.ParseIP(host).IsLoopback() && c.TLSCert == "" {
+		a.note("warning: others can reach this address, and it speaks no TLS; use --tls-cert, or put a proxy that does before it")
 	}
 }
 
