@@ -76,8 +76,14 @@ func newAPI(t *testing.T) *api {
 			{ID: "tok_1", Name: "ci", CreatedAt: testNow.Add(-49 * time.Hour), ExpiresAt: testNow.Add(240 * time.Hour)},
 			{ID: "tok_2", Name: "old", CreatedAt: testNow.Add(-49 * time.Hour), ExpiresAt: testNow.Add(-time.Hour), LastUsedAt: new(testNow.Add(-2 * time.Hour))},
 		}},
-		"POST /tokens":         wire.NewSecret{Token: wire.Token{ID: "tok_3", Name: "x", ExpiresAt: testNow.Add(time.Hour)}, Secret: "eqvps_secret"},
-		"DELETE /tokens/tok_1": wire.Revoked{ID: "tok_1", Revoked: true},
+		"POST /tokens":                        wire.NewSecret{Token: wire.Token{ID: "tok_3", Name: "x", ExpiresAt: testNow.Add(time.Hour)}, Secret: "eqvps_secret"},
+		"DELETE /tokens/tok_1":                wire.Revoked{ID: "tok_1", Revoked: true},
+		"GET /secrets":                        wire.SecretList{Data: []wire.Secret{{Name: "API_KEY", CreatedAt: testNow.Add(-49 * time.Hour), UpdatedAt: testNow.Add(-time.Minute)}}},
+		"PUT /secrets/API_KEY":                wire.Secret{Name: "API_KEY", CreatedAt: testNow, UpdatedAt: testNow},
+		"DELETE /secrets/API_KEY":             wire.SecretDeleted{Name: "API_KEY", Deleted: true},
+		"POST /keys/rotate":                   wire.Rotation{Resealed: 7, Retired: 1},
+		"GET /sandboxes/" + testID + "/env":   wire.EnvKeys{EnvKeys: []string{"KEY"}},
+		"PATCH /sandboxes/" + testID + "/env": wire.EnvKeys{EnvKeys: []string{"KEY", "NEW"}},
 	}}
 	s := httptest.NewServer(f)
 	t.Cleanup(s.Close)
@@ -139,6 +145,7 @@ func invoke(t *testing.T, stdin string, args ...string) outcomeOf {
 
 func TestCommands(t *testing.T) {
 	t.Setenv("FROM_HERE", "v=1")
+	t.Setenv("RAW", "\xff")
 	for name, c := range map[string]struct {
 		args    []string
 		stdin   string
@@ -224,7 +231,48 @@ cost          $0.099000
 				"tok_2  old   expired  2 d ago  2 h ago    60 min ago\n"},
 		},
 		"token revoke": {args: []string{"token", "revoke", "tok_1"}, want: outcomeOf{Stdout: "tok_1 is revoked\n"}},
-		"version":      {args: []string{"version"}, want: outcomeOf{Stdout: "eqvps " + eqvps.Version + "\n"}},
+		"create with secrets and bytes": {
+			args:    []string{"sandbox", "create", "--secret", "API_KEY", "--secret", "B", "-e", "RAW"},
+			want:    outcomeOf{Stdout: testID + "\n"},
+			request: `POST /sandboxes {"env_base64":{"RAW":"/w=="},"secrets":["API_KEY","B"]}`,
+		},
+		"env lists": {args: []string{"sandbox", "env", testID}, want: outcomeOf{Stdout: "KEY\n"}, request: "GET /sandboxes/" + testID + "/env"},
+		"env sets and removes": {
+			args:    []string{"sandbox", "env", testID, "-e", "NEW=1=2", "-e", "FROM_HERE", "--unset", "OLD"},
+			want:    outcomeOf{Stdout: "KEY\nNEW\n"},
+			request: "PATCH /sandboxes/" + testID + `/env {"env":{"FROM_HERE":"v=1","NEW":"1=2","OLD":null}}`,
+		},
+		"env of a bad name": {
+			args: []string{"sandbox", "env", testID, "--unset", "A-B"},
+			want: outcomeOf{2, "", "eqvps: The environment variable name \"A-B\" is not allowed: use letters, digits and underscores, not a digit first.\n"},
+		},
+		"secret set from standard input": {
+			args: []string{"secret", "set", "API_KEY"}, stdin: "top\nsecret\r\n",
+			want: outcomeOf{Stdout: "API_KEY is set\n"}, request: `PUT /secrets/API_KEY {"value":"top\nsecret"}`,
+		},
+		"secret set keeps a newline": {
+			args: []string{"secret", "set", "API_KEY", "--value-file", "-", "--keep-newline"}, stdin: "top\xff\n",
+			want: outcomeOf{Stdout: "API_KEY is set\n"}, request: `PUT /secrets/API_KEY {"value_base64":"dG9w/wo="}`,
+		},
+		"secret set from no file": {
+			args: []string{"secret", "set", "API_KEY", "--value-file", "/nowhere/x"},
+			want: outcomeOf{1, "", "eqvps: the local file /nowhere/x cannot be used: no such file or directory\n"},
+		},
+		"secret set too long": {
+			args: []string{"secret", "set", "API_KEY"}, stdin: strings.Repeat("x", 65537),
+			want: outcomeOf{1, "", "eqvps: The value of the environment variable API_KEY has 65537 bytes; at most 65536 are allowed. Send less at once; files above 5 MB go through the raw file calls.\n"},
+		},
+		"secret set of a pair": {
+			args: []string{"secret", "set", "API_KEY=canary"},
+			want: outcomeOf{2, "", "eqvps: The environment variable name \"API_KEY\" is not allowed: use letters, digits and underscores, not a digit first.\n"},
+		},
+		"secret list": {
+			args: []string{"secret", "list"},
+			want: outcomeOf{Stdout: "NAME     CREATED  VALUE SET\nAPI_KEY  2 d ago  60 s ago\n"},
+		},
+		"secret rm":         {args: []string{"secret", "rm", "API_KEY"}, want: outcomeOf{Stdout: "API_KEY is deleted\n"}},
+		"secret rotate-key": {args: []string{"secret", "rotate-key"}, want: outcomeOf{Stdout: "the server has a new key: 7 values encrypted anew, 1 old keys dropped\n"}},
+		"version":           {args: []string{"version"}, want: outcomeOf{Stdout: "eqvps " + eqvps.Version + "\n"}},
 
 		"no command":      {args: []string{"sandbox", "exec", testID, "--"}, want: outcomeOf{2, "", "eqvps: there is no command after --\n"}},
 		"unknown command": {args: []string{"frob"}, want: outcomeOf{2, "", "eqvps: unexpected argument frob; see `eqvps --help`\n"}},
@@ -265,6 +313,7 @@ func TestJSONIsWhole(t *testing.T) {
 		{"sandbox", "create"}, {"sandbox", "list"}, {"sandbox", "get", testID}, {"sandbox", "kill", testID},
 		{"sandbox", "ls", testID}, {"sandbox", "exec", testID, "--", "x"}, {"sandbox", "upload", testID, local, "/root/a"},
 		{"sandbox", "download", testID, "/root/a", local}, {"run", "--", "x"}, {"token", "create", "x"}, {"token", "list"},
+		{"sandbox", "env", testID}, {"secret", "set", "API_KEY"}, {"secret", "list"}, {"secret", "rotate-key"},
 		{"image", "list"}, {"doctor"},
 	} {
 		at := len(args)

@@ -70,9 +70,11 @@ func (f *commandFlags) fill(a *app, req *wire.ExecRequest, timeout int) (err err
 		return usageErrorf("--timeout must be 1 to %d seconds", limit)
 	}
 	req.Timeout = wire.Seconds(timeout)
-	if req.Env, err = parseEnv(f.Env); err != nil {
+	env, err := parseEnv(f.Env)
+	if err != nil {
 		return err
 	}
+	req.Env, req.EnvBase64 = wire.SplitEnv(env)
 	if f.Stdin {
 		if req.StdinBase64, err = a.readStdin(); err != nil {
 			return own(err)

@@ -23,6 +23,7 @@ type grammar struct {
 	Sandbox sandboxCmd `cmd:"" help:"Create, use and delete sandboxes."`
 	Task    taskCmd    `cmd:"" help:"Run commands in the background of a sandbox."`
 	Image   imageCmd   `cmd:"" help:"Build and check the images that sandboxes start from."`
+	Secret  secretCmd  `cmd:"" help:"Keep secrets on the server for sandboxes to have as variables."`
 	Token   tokenCmd   `cmd:"" help:"Create, list and revoke access tokens."`
 	Drain   drainCmd   `cmd:"" help:"Ready the server for a stop of its host: pause the persistent sandboxes, take no new ones."`
 	Doctor  doctorCmd  `cmd:"" help:"Check what this machine offers and what is missing."`
@@ -38,6 +39,7 @@ type sandboxCmd struct {
 	Upload   uploadCmd   `cmd:"" help:"Copy a file into a sandbox."`
 	Download downloadCmd `cmd:"" help:"Copy a file out of a sandbox."`
 	Ls       lsCmd       `cmd:"" help:"List a folder of a sandbox."`
+	Env      envCmd      `cmd:"" help:"List, set and remove the variables of a sandbox."`
 	Events   eventsCmd   `cmd:"" help:"Show what happened to a sandbox."`
 	Extend   extendCmd   `cmd:"" help:"Let a sandbox live longer."`
 	Pause    pauseCmd    `cmd:"" help:"Pause persistent sandboxes: they cost nothing until they are resumed."`
@@ -50,6 +52,13 @@ type imageCmd struct {
 	List   imageListCmd   `cmd:"" help:"List the images, newest first."`
 	Verify imageVerifyCmd `cmd:"" help:"Compare every byte of an image with what was built."`
 	Rm     imageRmCmd     `cmd:"" help:"Delete images."`
+}
+
+type secretCmd struct {
+	Set       secretSetCmd       `cmd:"" help:"Add a secret or replace its value."`
+	List      secretListCmd      `cmd:"" help:"List the secrets of this account, without their values."`
+	Rm        secretRmCmd        `cmd:"" help:"Delete secrets; sandboxes that have them keep them."`
+	RotateKey secretRotateKeyCmd `cmd:"" help:"Replace the server's key and encrypt everything anew; for the administrator."`
 }
 
 type tokenCmd struct {

@@ -21,6 +21,7 @@ type createCmd struct {
 	IdleTimeout *int64   `placeholder:"SECONDS" help:"Delete it after so many seconds without use (default 300); a persistent one is paused instead (default never)."`
 	TTL         *int64   `name:"ttl" placeholder:"SECONDS" help:"Delete it after so many seconds in any case (default 86400, persistent 2592000)."`
 	Env         []string `short:"e" sep:"none" placeholder:"NAME[=VALUE]" help:"Environment variable of every command in it; NAME alone takes its value from here. Repeatable."`
+	Secret      []string `sep:"none" placeholder:"NAME" help:"Secret of the account that it gets as a variable, * for all (default: none). Repeatable."`
 	JSON        bool     `name:"json" help:"Print the whole record as JSON instead of the id."`
 }
 
@@ -33,11 +34,12 @@ func (c *createCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	mode := eqvps.Mode("")
+	req := wire.CreateSandbox{Tariff: c.Tariff, Image: c.Image, IdleTimeout: c.IdleTimeout, TTL: c.TTL, Secrets: c.Secret}
 	if c.Persistent {
-		mode = eqvps.Persistent
+		req.Mode = string(eqvps.Persistent)
 	}
-	sb, err := cl.Create(ctx, wire.CreateSandbox{Mode: string(mode), Tariff: c.Tariff, Image: c.Image, IdleTimeout: c.IdleTimeout, TTL: c.TTL, Env: env})
+	req.Env, req.EnvBase64 = wire.SplitEnv(env)
+	sb, err := cl.Create(ctx, req)
 	if err != nil {
 		return orSignal(ctx, err)
 	}

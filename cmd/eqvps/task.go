@@ -46,10 +46,11 @@ func (c *taskStartCmd) Run(ctx context.Context, a *app) error {
 		}
 		req.Timeout = wire.Seconds(*c.Timeout)
 	}
-	var err error
-	if req.Env, err = parseEnv(c.Env); err != nil {
+	env, err := parseEnv(c.Env)
+	if err != nil {
 		return err
 	}
+	req.Env, req.EnvBase64 = wire.SplitEnv(env)
 	if c.Stdin {
 		if req.StdinBase64, err = a.readStdin(); err != nil {
 			return err
