@@ -1,6 +1,10 @@
 package eqvps
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +57,62 @@ func TestEnvErrorsHideValues(t *testing.T) {
 		if err == nil || strings.Contains(err.Error(), "canary") {
 			t.Errorf("the error shows a value: %v", err)
 		}
+	}
+}
+
+// TestEnvShowsNamesOnly: however it is printed, and whatever it is a part of.
+func TestEnvShowsNamesOnly(t *testing.T) {
+	env := Env{"B": "canary", "A": "canary"}
+	parts := []any{env, &env, CreateSandbox{Env: env}, ExecRequest{Env: env}, StartMachine{Env: env}, EnvChange{Set: env}, []Env{env}}
+	var out bytes.Buffer
+	for _, h := range []slog.Handler{slog.NewTextHandler(&out, nil), slog.NewJSONHandler(&out, nil)} {
+		for _, p := range parts {
+			slog.New(h).Info("x", "part", p)
+		}
+	}
+	for _, p := range parts {
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
+			fmt.Fprintf(&out, verb+"\n", p)
+		}
+		if err := json.NewEncoder(&out).Encode(p); err != nil {
+			t.Error(err)
+		}
+	}
+	if s := strings.ToLower(out.String()); strings.Contains(s, "canary") || strings.Contains(s, "63616e617279") {
+		t.Errorf("a value is shown: %s", s)
+	}
+	if got := fmt.Sprint(env); got != `["A" "B"]` {
+		t.Errorf("variables are printed as %s", got)
+	}
+}
+
+func TestEnvLimits(t *testing.T) {
+	long := strings.Repeat("x", MaxEnvValueBytes)
+	whole := Env{"A": long, "B": long, "C": long, "D": long[4:]}
+	for what, c := range map[string]struct {
+		env  Env
+		code Code
+	}{
+		"any bytes":      {Env{"A": "\x01\xff\n", "_b9": ""}, ""},
+		"largest":        {Env{"A": long}, ""},
+		"larger":         {Env{"A": long + "x"}, CodeTooLarge},
+		"largest in all": {whole, ""},
+		"larger in all":  {Env{"A": long, "B": long, "C": long, "D": long[3:]}, CodeTooLarge},
+		"NUL":            {Env{"A": "\x00"}, CodeInvalidValue},
+		"digit":          {Env{"9A": ""}, CodeInvalidValue},
+		"no name":        {Env{"": ""}, CodeInvalidValue},
+		"long name":      {Env{strings.Repeat("A", 257): ""}, CodeInvalidValue},
+	} {
+		wantCode(t, what, ValidateEnv(c.env), c.code)
+	}
+	change := EnvChange{Set: Env{"E": ""}}
+	if _, err := change.Apply(whole); ErrorCode(err) != CodeTooLarge {
+		t.Errorf("one more variable: %v", err)
+	}
+	change.Remove = []string{"A", "NONE"}
+	after, err := change.Apply(whole)
+	if got := strings.Join(EnvKeys(after), ""); err != nil || got != "BCDE" || len(whole) != 4 {
+		t.Errorf("one for another: %s, %v", got, err)
 	}
 }
 
