@@ -223,6 +223,10 @@ func TestRotateKeys(t *testing.T) {
 	for i := range 10 {
 		r.put(fmt.Sprintf("S%d", i), "first")
 	}
+	lasting, err := r.Create(r.ctx, eqvps.CreateSandbox{Mode: eqvps.Persistent, Env: eqvps.Env{"A": "1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
@@ -234,12 +238,15 @@ func TestRotateKeys(t *testing.T) {
 				if _, err := r.Create(r.ctx, eqvps.CreateSandbox{Secrets: []string{name}}); err != nil {
 					t.Error(err)
 				}
+				if _, err := r.SetEnv(r.ctx, lasting.ID, eqvps.EnvChange{Set: eqvps.Env{name: "set"}}); err != nil {
+					t.Error(err)
+				}
 			}
 		})
 	}
 	for range 5 {
 		done, err := r.RotateKeys(r.ctx)
-		if diff := cmp.Diff(eqvps.Rotation{Resealed: 10, Retired: 1}, done); diff != "" || err != nil {
+		if diff := cmp.Diff(eqvps.Rotation{Resealed: 11, Retired: 1}, done); diff != "" || err != nil {
 			t.Errorf("rotation (-want +got):\n%s%v", diff, err)
 		}
 	}
@@ -253,6 +260,13 @@ func TestRotateKeys(t *testing.T) {
 	env := r.envOf(sb.ID)
 	if len(env) != 10 || env["S0"] != "second" || env["S9"] != "first" {
 		t.Errorf("after the rotation: %q", env)
+	}
+	if _, err := r.Resume(r.ctx, lasting.ID, true); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"A": "1", "S0": "set", "S1": "set", "S2": "set", "S3": "set"}
+	if diff := cmp.Diff(want, r.envOf(lasting.ID)); diff != "" {
+		t.Errorf("variables of a persistent sandbox (-want +got):\n%s", diff)
 	}
 	_, err = r.RotateKeys(r.other("bob"))
 	wantCode(t, err, eqvps.CodeForbidden)

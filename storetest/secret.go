@@ -91,6 +91,15 @@ func testReseal(t *testing.T, s Store) {
 		t.Fatal(err)
 	}
 	want[string(eqvps.SandboxContext(persistent.ID))] = "old vault"
+	sb := sandbox(t, s, accounts[0])
+	sandbox(t, s, accounts[1]) // has nothing sealed
+	if _, err := s.UpdateSandbox(t.Context(), sb.ID, func(sb *eqvps.Sandbox) error {
+		sb.Sealed = []byte("old vault")
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want[string(eqvps.SandboxContext(sb.ID))] = "old vault"
 	got := map[string]string{}
 	n, err := s.Reseal(t.Context(), func(sealed, context []byte) ([]byte, error) {
 		got[string(context)] = string(sealed)
@@ -107,6 +116,7 @@ func testReseal(t *testing.T, s Store) {
 		}
 	}
 	same(t, string(find(t, s, eqvps.SandboxFilter{ID: persistent.ID})[0].Sealed), "new vault")
+	same(t, string(find(t, s, eqvps.SandboxFilter{ID: sb.ID})[0].Sealed), "new vault")
 
 	boom := errors.New("boom")
 	if _, err := s.Reseal(t.Context(), func([]byte, []byte) ([]byte, error) { return nil, boom }); !errors.Is(err, boom) {
