@@ -32,6 +32,13 @@ const (
 	MaxInlineFileBytes = 5_000_000
 	// MaxFileBytes bounds one file transfer.
 	MaxFileBytes = 2_000_000_000
+	// MaxPartBytes bounds one part of a file that is uploaded in parts, and a
+	// whole one that is uploaded through a link at once.
+	MaxPartBytes = 95_000_000
+	// DefaultLinkTTL, MinLinkTTL and MaxLinkTTL are how long a signed link lives.
+	DefaultLinkTTL = 15 * time.Minute
+	MinLinkTTL     = time.Minute
+	MaxLinkTTL     = time.Hour
 	// MaxPathBytes is Linux's PATH_MAX less its terminating zero.
 	MaxPathBytes = 4095
 	// MaxEnvVars and MaxEnvBytes bound the environment of a sandbox or a call;

@@ -29,6 +29,7 @@ const (
 	CodePaused              Code = "sandbox_paused"
 	CodeWrongMode           Code = "wrong_mode"
 	CodeFileExists          Code = "file_exists"
+	CodeNotEmpty            Code = "not_empty"
 	CodeSecretNotFound      Code = "secret_not_found"
 	CodeInvalidLink         Code = "invalid_link"
 	CodeInvalidRange        Code = "invalid_range"
@@ -81,6 +82,7 @@ var ErrorTable = []ErrorKind{
 	{CodePaused, 409, "The sandbox is paused.", "Resume it, then try again.", "POST /sandboxes/{id}/resume"},
 	{CodeWrongMode, 409, "This sandbox's mode does not allow that.", "Create the sandbox with mode \"persistent\".", "POST /sandboxes"},
 	{CodeFileExists, 409, "There is something at the path already.", "Choose another path, remove what is there, or allow it to be replaced.", "GET /sandboxes/{id}/files/stat"},
+	{CodeNotEmpty, 409, "The folder is not empty.", "Remove what is in it first, or set recursive=true.", "GET /sandboxes/{id}/files/list"},
 	{CodeSandboxEnded, 410, "The sandbox has ended.", "Create a new one; the reason it ended is in its record.", "POST /sandboxes"},
 	{CodeTooLarge, 413, "The request is larger than allowed.", "Send less at once; files above 5 MB go through the raw file calls.", "PUT /sandboxes/{id}/files/raw"},
 	{CodeUnsupportedMedia, 415, "The body has a media type this call does not read.", "Send JSON with \"Content-Type: application/json\".", "GET /openapi.json"},

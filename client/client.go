@@ -120,24 +120,37 @@ func transport(dial func(context.Context, string, string) (net.Conn, error)) *ht
 // where JSON may take six bytes for one, or a file of 5 MB.
 const maxAnswer = 64 << 20
 
+// request is one call.
+type request struct {
+	method, path string
+	query        url.Values
+	contentType  string
+	size         int64 // of the body; -1: unknown, or there is none
+	body         io.Reader
+	ranges       string // the header Range
+}
+
 // do sends a request and returns the answer of a success; the caller closes it.
-func (c *Client) do(ctx context.Context, method, path string, query url.Values, contentType string, size int64, body io.Reader) (*http.Response, error) {
-	u := c.base + path
-	if len(query) > 0 {
-		u += "?" + query.Encode()
+func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
+	u := c.base + r.path
+	if len(r.query) > 0 {
+		u += "?" + r.query.Encode()
 	}
-	req, err := http.NewRequestWithContext(ctx, method, u, body)
+	req, err := http.NewRequestWithContext(ctx, r.method, u, r.body)
 	if err != nil {
 		return nil, err
 	}
-	if size >= 0 {
-		req.ContentLength = size
-		if size == 0 {
+	if r.size >= 0 {
+		req.ContentLength = r.size
+		if r.size == 0 {
 			req.Body = http.NoBody
 		}
 	}
-	if contentType != "" {
-		req.Header.Set("Content-Type", contentType)
+	if r.contentType != "" {
+		req.Header.Set("Content-Type", r.contentType)
+	}
+	if r.ranges != "" {
+		req.Header.Set("Range", r.ranges)
 	}
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)
@@ -218,7 +231,7 @@ func (c *Client) call(ctx context.Context, method, path string, query url.Values
 
 func (c *Client) send(ctx context.Context, method, path string, query url.Values, in any) (*http.Response, error) {
 	if in == nil {
-		return c.do(ctx, method, path, query, "", -1, nil)
+		return c.do(ctx, request{method: method, path: path, query: query, size: -1})
 	}
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -226,5 +239,5 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	if err := enc.Encode(in); err != nil {
 		return nil, err
 	}
-	return c.do(ctx, method, path, query, "application/json", int64(buf.Len()), &buf)
+	return c.do(ctx, request{method: method, path: path, query: query, contentType: "application/json", size: int64(buf.Len()), body: &buf})
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -244,7 +245,23 @@ func (m *memMachine) Upload(context.Context, eqvps.UploadRequest) (eqvps.FileInf
 	return eqvps.FileInfo{}, nil
 }
 
-func (m *memMachine) Download(context.Context, string) (eqvps.FileInfo, io.ReadCloser, error) {
+func (m *memMachine) UploadPart(context.Context, eqvps.UploadPart) (eqvps.UploadProgress, error) {
+	return eqvps.UploadProgress{}, nil
+}
+
+func (m *memMachine) MakeDir(context.Context, string, fs.FileMode) (eqvps.FileInfo, error) {
+	return eqvps.FileInfo{}, nil
+}
+
+func (m *memMachine) Move(context.Context, eqvps.Move) (eqvps.FileInfo, error) {
+	return eqvps.FileInfo{}, nil
+}
+
+func (m *memMachine) Remove(context.Context, string, bool) (eqvps.Removal, error) {
+	return eqvps.Removal{}, nil
+}
+
+func (m *memMachine) Download(context.Context, eqvps.DownloadRequest) (eqvps.FileInfo, io.ReadCloser, error) {
 	return eqvps.FileInfo{}, io.NopCloser(eofReader{}), nil
 }
 

@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"io"
 	"time"
 
 	"github.com/eqvps/eqvps"
@@ -134,72 +133,6 @@ func (u used) Exec(ctx context.Context, req eqvps.ExecRequest, out eqvps.Output)
 	defer end()
 	st, err := l.machine.Exec(ctx, req, out)
 	return st, u.s.explain(ctx, l, err)
-}
-
-func (u used) Upload(ctx context.Context, req eqvps.UploadRequest) (eqvps.FileInfo, error) {
-	if err := eqvps.ValidatePath(req.Path); err != nil {
-		return eqvps.FileInfo{}, err
-	}
-	l, end, err := u.enter(ctx)
-	if err != nil {
-		return eqvps.FileInfo{}, err
-	}
-	defer end()
-	fi, err := l.machine.Upload(ctx, req)
-	return fi, u.s.explain(ctx, l, err)
-}
-
-func (u used) Download(ctx context.Context, path string) (eqvps.FileInfo, io.ReadCloser, error) {
-	if err := eqvps.ValidatePath(path); err != nil {
-		return eqvps.FileInfo{}, nil, err
-	}
-	l, end, err := u.enter(ctx)
-	if err != nil {
-		return eqvps.FileInfo{}, nil, err
-	}
-	fi, r, err := l.machine.Download(ctx, path)
-	if err != nil {
-		end()
-		return fi, nil, u.s.explain(ctx, l, err)
-	}
-	return fi, &endingReader{ReadCloser: r, end: end}, nil
-}
-
-// endingReader ends the call it belongs to when it is closed.
-type endingReader struct {
-	io.ReadCloser
-	end func()
-}
-
-func (r *endingReader) Close() error {
-	defer r.end()
-	return r.ReadCloser.Close()
-}
-
-func (u used) Stat(ctx context.Context, path string) (eqvps.FileInfo, error) {
-	if err := eqvps.ValidatePath(path); err != nil {
-		return eqvps.FileInfo{}, err
-	}
-	l, end, err := u.enter(ctx)
-	if err != nil {
-		return eqvps.FileInfo{}, err
-	}
-	defer end()
-	fi, err := l.machine.Stat(ctx, path)
-	return fi, u.s.explain(ctx, l, err)
-}
-
-func (u used) ListFiles(ctx context.Context, path, after string, limit int) ([]eqvps.FileInfo, bool, error) {
-	if err := eqvps.ValidatePath(path); err != nil {
-		return nil, false, err
-	}
-	l, end, err := u.enter(ctx)
-	if err != nil {
-		return nil, false, err
-	}
-	defer end()
-	entries, more, err := l.machine.ListFiles(ctx, path, after, limit)
-	return entries, more, u.s.explain(ctx, l, err)
 }
 
 // Usage tells what a sandbox has used so far.

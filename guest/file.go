@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -28,30 +29,40 @@ func (c *Client) Upload(ctx context.Context, req eqvps.UploadRequest) (eqvps.Fil
 	if err := eqvps.ValidatePath(req.Path); err != nil {
 		return eqvps.FileInfo{}, err
 	}
-	mode := req.Mode
-	if mode == 0 {
-		mode = 0o644
+	var e wire.Entry
+	if err := c.put(ctx, wire.PathFile, pathQuery(req.Path), req, &e); err != nil {
+		return eqvps.FileInfo{}, err
 	}
-	q := pathQuery(req.Path)
-	q.Set(wire.ParamMode, strconv.FormatUint(uint64(mode)&0o7777, 8))
+	return fileInfo(e, req.Path)
+}
+
+// put sends the content of an upload and reads the answer.
+func (c *Client) put(ctx context.Context, path string, q url.Values, req eqvps.UploadRequest, answer any) error {
+	setMode(q, req.Mode, 0o644)
 	src := &source{r: req.Content, size: req.Size}
 	var body io.Reader = src
 	if req.Size == 0 {
 		body = http.NoBody
 	}
-	res, err := c.send(ctx, http.MethodPut, wire.PathFile, q, req.Size, body)
+	res, err := c.send(ctx, http.MethodPut, path, q, req.Size, body)
 	if err != nil {
 		if src.err != nil {
-			return eqvps.FileInfo{}, src.err
+			return src.err
 		}
-		return eqvps.FileInfo{}, err
+		return err
 	}
 	defer res.Body.Close()
-	var e wire.Entry
-	if err := json.NewDecoder(io.LimitReader(res.Body, wire.MaxReply)).Decode(&e); err != nil {
-		return eqvps.FileInfo{}, unreachable(err)
+	if err := json.NewDecoder(io.LimitReader(res.Body, wire.MaxReply)).Decode(answer); err != nil {
+		return unreachable(err)
 	}
-	return fileInfo(e, req.Path)
+	return nil
+}
+
+func setMode(q url.Values, mode, otherwise fs.FileMode) {
+	if mode == 0 {
+		mode = otherwise
+	}
+	q.Set(wire.ParamMode, strconv.FormatUint(uint64(mode)&0o7777, 8))
 }
 
 // source is the content of an upload. It keeps the reason when it fails, and
@@ -90,33 +101,6 @@ func (s *source) mismatch(than string) error {
 	return eqvps.Errorf(eqvps.CodeInvalidRequest, "The content has %s than the %d bytes that were announced.", than, s.size)
 }
 
-// Download opens a regular file. Codes: CodeFileNotFound, CodeNotAFile,
-// CodeInvalidPath, CodeUnreachable; reads fail with io.ErrUnexpectedEOF when
-// the file ends before its announced size.
-func (c *Client) Download(ctx context.Context, path string) (eqvps.FileInfo, io.ReadCloser, error) {
-	if err := eqvps.ValidatePath(path); err != nil {
-		return eqvps.FileInfo{}, nil, err
-	}
-	res, err := c.send(ctx, http.MethodGet, wire.PathFile, pathQuery(path), 0, nil)
-	if err != nil {
-		return eqvps.FileInfo{}, nil, err
-	}
-	var e wire.Entry
-	if err := json.Unmarshal([]byte(res.Header.Get(wire.HeaderEntry)), &e); err != nil {
-		_ = res.Body.Close()
-		return eqvps.FileInfo{}, nil, unreachable(err)
-	}
-	info, err := fileInfo(e, path)
-	if err == nil && (info.Type != eqvps.TypeFile || info.Size != res.ContentLength) {
-		err = unreachable(errors.New("the guest announced another size than it sends"))
-	}
-	if err != nil {
-		_ = res.Body.Close()
-		return eqvps.FileInfo{}, nil, err
-	}
-	return info, res.Body, nil
-}
-
 // Stat describes what a path names; links are not followed.
 func (c *Client) Stat(ctx context.Context, path string) (eqvps.FileInfo, error) {
 	if err := eqvps.ValidatePath(path); err != nil {
@@ -143,6 +127,9 @@ func (c *Client) ListFiles(ctx context.Context, path, after string, limit int) (
 	var l wire.Listing
 	if err := c.askUpTo(ctx, wire.MaxListing, http.MethodGet, wire.PathList, q, nil, &l); err != nil {
 		return nil, false, err
+	}
+	if len(l.Entries) == 0 && l.More {
+		return nil, false, unreachable(errors.New("the guest lists nothing and says that more follows"))
 	}
 	if len(l.Entries) > limit {
 		return nil, false, unreachable(fmt.Errorf("the guest lists %d entries where %d were asked for", len(l.Entries), limit))

@@ -27,7 +27,7 @@ func upload(t *testing.T, c *guest.Client, path, content string) (eqvps.FileInfo
 
 func download(t *testing.T, c *guest.Client, path string) (string, error) {
 	t.Helper()
-	_, r, err := c.Download(t.Context(), path)
+	_, r, err := c.Download(t.Context(), eqvps.DownloadRequest{Path: path})
 	if err != nil {
 		return "", err
 	}
@@ -226,7 +226,7 @@ func TestDownloadEndsEarly(t *testing.T) {
 	if err := os.WriteFile(file, make([]byte, 8<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	info, r, err := c.Download(t.Context(), file)
+	info, r, err := c.Download(t.Context(), eqvps.DownloadRequest{Path: file})
 	if err != nil || info.Size != 8<<20 {
 		t.Fatal(info, err)
 	}
@@ -305,7 +305,7 @@ func TestLargeFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, r, err := c.Download(t.Context(), file)
+	_, r, err := c.Download(t.Context(), eqvps.DownloadRequest{Path: file})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func TestLyingAgent(t *testing.T) {
 	stat := func(c *Client) error { _, err := c.Stat(context.Background(), "/x"); return err }
 	ls := func(c *Client) error { _, _, err := c.ListFiles(context.Background(), "/x", "b", 2); return err }
 	down := func(c *Client) error {
-		_, r, err := c.Download(context.Background(), "/x")
+		_, r, err := c.Download(context.Background(), eqvps.DownloadRequest{Path: "/x"})
 		if err == nil {
 			r.Close()
 		}
@@ -81,31 +81,60 @@ func TestLyingAgent(t *testing.T) {
 		_, err := c.Upload(context.Background(), eqvps.UploadRequest{Path: "/x", Content: strings.NewReader("x"), Size: 1})
 		return err
 	}
+	tail := func(c *Client) error {
+		_, r, err := c.Download(context.Background(), eqvps.DownloadRequest{Path: "/x", Offset: 1})
+		if err == nil {
+			r.Close()
+		}
+		return err
+	}
+	part := func(c *Client) error {
+		_, err := c.UploadPart(context.Background(), eqvps.UploadPart{
+			UploadRequest: eqvps.UploadRequest{Path: "/x", Content: strings.NewReader("x"), Size: 1}, Upload: "u", Total: 2, Keep: time.Minute,
+		})
+		return err
+	}
+	rm := func(c *Client) error { _, err := c.Remove(context.Background(), "/x", true); return err }
+	mv := func(c *Client) error {
+		_, err := c.Move(context.Background(), eqvps.Move{From: "/x", To: "/y"})
+		return err
+	}
+	mkdir := func(c *Client) error { _, err := c.MakeDir(context.Background(), "/x", 0); return err }
 	for name, test := range map[string]struct {
 		agent http.HandlerFunc
 		call  func(*Client) error
 	}{
-		"ping: junk":             {say(200, "junk"), ping},
-		"ping: endless":          {endless, ping},
-		"ping: 500":              {say(500, "<html>"), ping},
-		"ping: a code of ours":   {say(402, `{"Code":"insufficient_balance","Message":"pay me"}`), ping},
-		"ping: redirect":         {say(302, ""), ping},
-		"ping: huge header":      {func(w http.ResponseWriter, r *http.Request) { w.Header().Set("X", strings.Repeat("x", 1<<20)) }, ping},
-		"exec: empty":            {say(200, ""), exec},
-		"exec: junk":             {say(200, "junk and more junk"), exec},
-		"exec: endless failure":  {func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(500); endless(w, r) }, exec},
-		"stat: junk":             {say(200, "[]"), stat},
-		"stat: odd type":         {say(200, `{"Type":"portal"}`), stat},
-		"stat: negative size":    {say(200, `{"Type":"file","Size":-1}`), stat},
-		"list: too many":         {list("c", "d", "e"), ls},
-		"list: not after":        {list("b"), ls},
-		"list: not sorted":       {list("d", "c"), ls},
-		"list: path":             {list("c/../../etc"), ls},
-		"list: long name":        {list("c" + strings.Repeat("x", 255)), ls},
-		"download: no entry":     {say(200, "x"), down},
-		"download: a folder":     {entryHeader(`{"Type":"dir","Size":1}`, 1, "x"), down},
-		"download: another size": {entryHeader(`{"Type":"file","Size":2}`, 1, "x"), down},
-		"upload: junk":           {say(200, "junk"), up},
+		"list: nothing, and more": {say(200, `{"Entries":[],"More":true}`), ls},
+		"range: the whole":        {entryHeader(`{"Type":"file","Size":3}`, 3, "xxx"), tail},
+		"part: too much":          {say(200, `{"Received":3}`), part},
+		"part: negative":          {say(200, `{"Received":-1}`), part},
+		"part: another file":      {say(200, `{"Received":2,"Done":{"Type":"file","Size":9}}`), part},
+		"remove: junk":            {say(200, "junk"), rm},
+		"remove: negative":        {say(200, `{"Entries":-1}`), rm},
+		"remove: endless":         {endless, rm},
+		"move: odd type":          {say(200, `{"Type":"portal"}`), mv},
+		"mkdir: empty":            {say(200, ""), mkdir},
+		"ping: junk":              {say(200, "junk"), ping},
+		"ping: endless":           {endless, ping},
+		"ping: 500":               {say(500, "<html>"), ping},
+		"ping: a code of ours":    {say(402, `{"Code":"insufficient_balance","Message":"pay me"}`), ping},
+		"ping: redirect":          {say(302, ""), ping},
+		"ping: huge header":       {func(w http.ResponseWriter, r *http.Request) { w.Header().Set("X", strings.Repeat("x", 1<<20)) }, ping},
+		"exec: empty":             {say(200, ""), exec},
+		"exec: junk":              {say(200, "junk and more junk"), exec},
+		"exec: endless failure":   {func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(500); endless(w, r) }, exec},
+		"stat: junk":              {say(200, "[]"), stat},
+		"stat: odd type":          {say(200, `{"Type":"portal"}`), stat},
+		"stat: negative size":     {say(200, `{"Type":"file","Size":-1}`), stat},
+		"list: too many":          {list("c", "d", "e"), ls},
+		"list: not after":         {list("b"), ls},
+		"list: not sorted":        {list("d", "c"), ls},
+		"list: path":              {list("c/../../etc"), ls},
+		"list: long name":         {list("c" + strings.Repeat("x", 255)), ls},
+		"download: no entry":      {say(200, "x"), down},
+		"download: a folder":      {entryHeader(`{"Type":"dir","Size":1}`, 1, "x"), down},
+		"download: another size":  {entryHeader(`{"Type":"file","Size":2}`, 1, "x"), down},
+		"upload: junk":            {say(200, "junk"), up},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

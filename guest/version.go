@@ -9,7 +9,8 @@ package guest
 //	3: 2026-12-01: suspend; an identity may leave the variables as they are
 //	4: 2026-12-01: frames of output of up to 252 KiB
 //	5: 2026-12-01: variables that are changed later; the environment may have 256 KiB
-const Version = 5
+//	6: 2026-12-01: files: ranges, uploads in parts, make a folder, move, remove
+const Version = 6
 
 // oldest is the oldest version of a guest that this host can talk to.
 const oldest = 1

@@ -66,11 +66,13 @@ func (c *call) read(limit int64) ([]byte, error) {
 // drain reads what is left of a body that is refused. Many clients read no
 // answer before they have sent everything: closing on them would look like a
 // broken connection instead of an error.
-func (c *call) drain() {
-	if c.body == nil || c.body.err != nil || c.r.Header.Get("Expect") != "" {
+func (c *call) drain() { c.drainUpTo(maxDraining) }
+
+func (c *call) drainUpTo(limit int64) {
+	if c.body == nil || c.body.err != nil || !c.body.begun && c.r.Header.Get("Expect") != "" {
 		return // nothing there, nothing comes, or it waits for our word to send
 	}
-	io.CopyN(io.Discard, c.body, maxDraining)
+	io.CopyN(io.Discard, c.body, limit)
 }
 
 func decodeJSON(data []byte, v any) error {

@@ -140,6 +140,7 @@ func (c *call) writeError(err error) {
 	h := c.w.Header()
 	h.Del("Content-Length") // of the answer that would have been
 	h.Del("Content-Disposition")
+	h.Del("Accept-Ranges")
 	for k, v := range e.GetHeaders() {
 		h[k] = v
 	}
@@ -202,6 +203,7 @@ type body struct {
 	io.ReadCloser
 	rc    *http.ResponseController
 	until time.Time // zero: no bound in all
+	begun bool      // something was read
 	err   error     // the first failure, except the end
 }
 
@@ -223,6 +225,7 @@ func (b *body) Read(p []byte) (int, error) {
 		deadline = b.until
 	}
 	b.rc.SetReadDeadline(deadline)
+	b.begun = true
 	n, err := b.ReadCloser.Read(p)
 	if err == io.EOF {
 		b.rc.SetReadDeadline(time.Time{})

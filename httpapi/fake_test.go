@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/iotest"
 	"time"
 
 	"github.com/eqvps/eqvps"
@@ -36,12 +35,14 @@ type fake struct {
 	mu     sync.Mutex
 	list   []*eqvps.Sandbox // newest first
 	files  map[string]file
+	parts  map[string]*fakeUpload
 	err    error // of every call that can fail, when set
 	tokens []*eqvps.Token
 	tasks  []*fakeTask       // newest first
 	values map[string]string // of secrets
 	events []eqvps.Event
 	log    bytes.Buffer
+	later  time.Duration // how far the clock is ahead of epoch
 	ended  chan struct{} // receives when a command "sleep" was ended by its context
 	hold   chan struct{} // "wait" prints when it is closed
 }
@@ -52,7 +53,10 @@ type file struct {
 }
 
 func newFake() *fake {
-	return &fake{files: map[string]file{}, values: map[string]string{}, ended: make(chan struct{}, 1), hold: make(chan struct{})}
+	return &fake{
+		files: map[string]file{}, parts: map[string]*fakeUpload{}, values: map[string]string{},
+		ended: make(chan struct{}, 1), hold: make(chan struct{}),
+	}
 }
 
 // server serves the fake on a loopback port.
@@ -68,10 +72,18 @@ func (f *fake) server(t testing.TB) string {
 
 func (f *fake) serve(t testing.TB, l net.Listener) {
 	log := slog.New(slog.NewJSONHandler(lockedWriter{f}, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	s := httpapi.NewServer(httpapi.New(httpapi.Config{Sandboxes: f, Tokens: f, Secrets: f, Logger: log}), log)
+	s := httpapi.NewServer(httpapi.New(httpapi.Config{
+		Sandboxes: f, Tokens: f, Secrets: f, Logger: log, LinkKey: []byte("a key of links"), Now: f.now,
+	}), log)
 	done := make(chan struct{})
 	go func() { s.Serve(l); close(done) }()
 	t.Cleanup(func() { s.Close(); <-done })
+}
+
+func (f *fake) now() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return epoch.Add(f.later)
 }
 
 type lockedWriter struct{ f *fake }
@@ -281,26 +293,6 @@ func (f *fake) Stat(_ context.Context, p string) (eqvps.FileInfo, error) {
 		return eqvps.FileInfo{}, eqvps.Errorf(eqvps.CodeFileNotFound, "There is no %q in the sandbox.", p)
 	}
 	return eqvps.FileInfo{Path: p, Type: eqvps.TypeFile, Size: int64(len(fl.content)), Mode: fl.mode, ModTime: epoch}, nil
-}
-
-func (f *fake) Download(ctx context.Context, p string) (eqvps.FileInfo, io.ReadCloser, error) {
-	switch p {
-	case "/proc/version": // says 0, and has content
-		return eqvps.FileInfo{Path: p, Type: eqvps.TypeFile, Mode: 0o444}, io.NopCloser(strings.NewReader("Linux")), nil
-	case "/short":
-		return eqvps.FileInfo{Path: p, Type: eqvps.TypeFile, Size: 100_000}, io.NopCloser(strings.NewReader(strings.Repeat("x", 90_000))), nil
-	case "/broken":
-		return eqvps.FileInfo{Path: p, Type: eqvps.TypeFile, Size: 100_000}, io.NopCloser(iotest.ErrReader(eqvps.WrapError(eqvps.CodeUnreachable, io.ErrUnexpectedEOF))), nil
-	case "/huge":
-		return eqvps.FileInfo{Path: p, Type: eqvps.TypeFile, Size: eqvps.MaxInlineFileBytes + 1}, io.NopCloser(strings.NewReader("")), nil
-	}
-	fi, err := f.Stat(ctx, p)
-	if err != nil {
-		return fi, nil, err
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return fi, io.NopCloser(bytes.NewReader(f.files[p].content)), nil
 }
 
 func (f *fake) ListFiles(ctx context.Context, dir, after string, limit int) ([]eqvps.FileInfo, bool, error) {

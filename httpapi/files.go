@@ -5,11 +5,8 @@ import (
 	"context"
 	"errors"
 	"io"
-	"mime"
 	"net/http"
 	"path"
-	"strconv"
-	"sync"
 
 	"github.com/eqvps/eqvps"
 	"github.com/eqvps/eqvps/wire"
@@ -18,6 +15,12 @@ import (
 type pathInput struct {
 	ID   string `path:"id" doc:"Id of the sandbox."`
 	Path string `query:"path" required:"true" doc:"Absolute path; bytes that are not UTF-8 are percent-encoded like any other." example:"/root/task.py"`
+}
+
+type downloadInput struct {
+	ID    string `path:"id" doc:"Id of the sandbox."`
+	Path  string `query:"path" required:"true" doc:"Absolute path; bytes that are not UTF-8 are percent-encoded like any other." example:"/root/task.py"`
+	Range string `header:"Range" doc:"One range of bytes: bytes=0-499, bytes=500- or bytes=-500. Anything else, and a range with If-Range, is answered with the whole file."`
 }
 
 type uploadInput struct {
@@ -36,7 +39,9 @@ type listFilesInput struct {
 func (s *server) fileRoutes() {
 	bytesIn := &mediaType{name: "application/octet-stream", schema: octets, doc: "The content."}
 	bytesOut := &mediaType{name: "application/octet-stream", schema: octets, doc: "The content. A connection that is cut before Content-Length is reached gave a part only."}
+	bytesPart := &mediaType{name: "application/octet-stream", schema: octets, doc: "The range that was asked for; Content-Range tells which."}
 	readCodes := codes(eqvps.CodeInvalidPath, eqvps.CodeFileNotFound, eqvps.CodeNotAFile)
+	downloadCodes := append(readCodes, eqvps.CodeInvalidRange, eqvps.CodeTooLarge)
 	writeCodes := codes(eqvps.CodeInvalidPath, eqvps.CodeInvalidValue, eqvps.CodeNotAFile, eqvps.CodeNotADirectory, eqvps.CodeDiskFull, eqvps.CodeTooLarge)
 
 	handle(s, route{
@@ -54,8 +59,9 @@ func (s *server) fileRoutes() {
 		description: "The body is the content. Parents are created. The file appears whole or not at all: an upload that is cut leaves nothing.",
 	}, s.upload)
 	handleRaw(s, route{
-		method: http.MethodGet, path: "/sandboxes/{id}/files/raw", id: "downloadFile", tag: "files", codes: readCodes, answer: bytesOut,
-		summary: "Download a file",
+		method: http.MethodGet, path: "/sandboxes/{id}/files/raw", id: "downloadFile", tag: "files", codes: downloadCodes, answer: bytesOut, partial: bytesPart,
+		summary:     "Download a file, or a range of it",
+		description: "HEAD answers with the same headers. A file of the kernel's, such as those of /proc, is read for at most 5 seconds and 8 MiB.",
 	}, s.download)
 	handle(s, route{
 		method: http.MethodGet, path: "/sandboxes/{id}/files/stat", id: "statFile", tag: "files", codes: readCodes,
@@ -73,6 +79,8 @@ func (s *server) fileRoutes() {
 		codes:   codes(eqvps.CodeInvalidPath, eqvps.CodeFileNotFound, eqvps.CodeNotADirectory),
 		summary: "List a folder in the order of names",
 	}, s.listFiles)
+	s.arrangeRoutes()
+	s.linkRoutes(downloadCodes, writeCodes, bytesIn, bytesOut, bytesPart)
 }
 
 func (s *server) guest(ctx context.Context, id, path string) (eqvps.Guest, error) {
@@ -91,25 +99,38 @@ func (s *server) putFile(ctx context.Context, _ *call, in *idInput, body *wire.P
 }
 
 func (s *server) upload(ctx context.Context, c *call, in *uploadInput, _ *none) (wire.FileInfo, error) {
-	size := c.r.ContentLength
-	if size > eqvps.MaxFileBytes {
-		c.drain()
-		return wire.FileInfo{}, tooLarge()
-	}
-	var content io.Reader = bytes.NewReader(nil)
-	if c.body != nil {
-		content = &limited{r: c.body, left: eqvps.MaxFileBytes}
-	}
-	fi, err := s.write(ctx, in.ID, in.Mode, eqvps.UploadRequest{Path: in.Path, Content: content, Size: size})
-	// What broke the upload is told, not what it broke further on.
-	var own *eqvps.Error
-	if c.body != nil && err != nil && errors.As(c.body.err, &own) {
-		return fi, own
-	}
+	content, err := c.content(eqvps.MaxFileBytes)
 	if err != nil {
-		c.drain()
+		return wire.FileInfo{}, err
 	}
-	return fi, err
+	fi, err := s.write(ctx, in.ID, in.Mode, eqvps.UploadRequest{Path: in.Path, Content: content, Size: c.r.ContentLength})
+	return fi, c.uploaded(err)
+}
+
+// content is a body that is the content of a file, of at most limit bytes.
+func (c *call) content(limit int64) (io.Reader, error) {
+	switch {
+	case c.r.ContentLength > limit:
+		c.drain()
+		return nil, tooLarge(limit)
+	case c.body == nil:
+		return bytes.NewReader(nil), nil
+	}
+	return &limited{r: c.body, left: limit, limit: limit}, nil
+}
+
+// uploaded is what an upload of the body failed with: what broke the upload is
+// told, not what it broke further on.
+func (c *call) uploaded(err error) error {
+	var own *eqvps.Error
+	switch {
+	case err == nil:
+		return nil
+	case c.body != nil && errors.As(c.body.err, &own):
+		return own
+	}
+	c.drainUpTo(eqvps.MaxFileBytes)
+	return err
 }
 
 func (s *server) write(ctx context.Context, id, mode string, req eqvps.UploadRequest) (wire.FileInfo, error) {
@@ -125,21 +146,21 @@ func (s *server) write(ctx context.Context, id, mode string, req eqvps.UploadReq
 	return wire.NewFileInfo(fi), err
 }
 
-func tooLarge() error {
-	return eqvps.Errorf(eqvps.CodeTooLarge, "The file is larger than the %d bytes that one transfer takes.", eqvps.MaxFileBytes)
+func tooLarge(limit int64) error {
+	return eqvps.Errorf(eqvps.CodeTooLarge, "The content is larger than the %d bytes that one request takes.", limit)
 }
 
 // limited fails a body that turns out to be larger than allowed, so that its
 // file never comes to be.
 type limited struct {
-	r    *body
-	left int64
+	r           *body
+	left, limit int64
 }
 
 func (l *limited) Read(p []byte) (int, error) {
 	n, err := l.r.Read(p)
 	if l.left -= int64(n); l.left < 0 {
-		l.r.err = tooLarge()
+		l.r.err = tooLarge(l.limit)
 		return 0, l.r.err
 	}
 	return n, err
@@ -150,7 +171,7 @@ func (s *server) getFile(ctx context.Context, _ *call, in *pathInput, _ *none) (
 	if err != nil {
 		return wire.File{}, err
 	}
-	fi, rd, err := g.Download(ctx, in.Path)
+	fi, rd, err := g.Download(ctx, eqvps.DownloadRequest{Path: in.Path})
 	if err != nil {
 		return wire.File{}, err
 	}
@@ -158,7 +179,6 @@ func (s *server) getFile(ctx context.Context, _ *call, in *pathInput, _ *none) (
 	if fi.Size > eqvps.MaxInlineFileBytes {
 		return wire.File{}, wire.TooLargeInline(fi.Size)
 	}
-	// The size is a hint only: files of /proc say 0, and a file may grow.
 	var content bytes.Buffer
 	content.Grow(int(fi.Size) + bytes.MinRead)
 	n, err := io.Copy(&content, io.LimitReader(rd, eqvps.MaxInlineFileBytes+1))
@@ -170,47 +190,6 @@ func (s *server) getFile(ctx context.Context, _ *call, in *pathInput, _ *none) (
 	}
 	info := wire.NewFileInfo(fi)
 	return wire.File{Path: info.Path, Size: n, Mode: info.Mode, ContentBase64: content.Bytes()}, nil
-}
-
-// copyBuffers keep a transfer's memory constant, however many there were.
-var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 128<<10); return &b }}
-
-func (s *server) download(ctx context.Context, _ *call, in *pathInput, _ *none) (raw, error) {
-	g, err := s.guest(ctx, in.ID, in.Path)
-	if err != nil {
-		return nil, err
-	}
-	fi, rd, err := g.Download(ctx, in.Path)
-	if err != nil {
-		return nil, err
-	}
-	return func(c *call) error {
-		defer rd.Close()
-		h := c.w.Header()
-		h.Set("Content-Type", "application/octet-stream")
-		h.Set("Content-Disposition", attachment(path.Base(fi.Path)))
-		if fi.Size > 0 { // files of /proc say 0 and have content
-			h.Set("Content-Length", strconv.FormatInt(fi.Size, 10))
-		}
-		if c.r.Method == http.MethodHead {
-			return nil
-		}
-		buf := copyBuffers.Get().(*[]byte)
-		defer copyBuffers.Put(buf)
-		n, err := io.CopyBuffer(struct{ io.Writer }{c.w}, struct{ io.Reader }{rd}, *buf)
-		if err == nil && n < fi.Size {
-			err = io.ErrUnexpectedEOF
-		}
-		return err
-	}, nil
-}
-
-// attachment keeps a browser from showing what a sandbox made.
-func attachment(name string) string {
-	if v := mime.FormatMediaType("attachment", map[string]string{"filename": name}); v != "" {
-		return v
-	}
-	return "attachment"
 }
 
 func (s *server) listFiles(ctx context.Context, _ *call, in *listFilesInput, _ *none) (wire.FileList, error) {

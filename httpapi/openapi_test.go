@@ -17,9 +17,11 @@ import (
 // changes or goes breaks somebody.
 var operations = []string{
 	"DELETE /sandboxes/{id} deleteSandbox",
+	"DELETE /sandboxes/{id}/files removeFile",
 	"DELETE /sandboxes/{id}/tasks/{task_id} killTask",
 	"DELETE /secrets/{name} deleteSecret",
 	"DELETE /tokens/{id} revokeToken",
+	"GET /links/{id} getLink",
 	"GET /pricing getPricing",
 	"GET /sandboxes listSandboxes",
 	"GET /sandboxes/tariffs listTariffs",
@@ -44,12 +46,16 @@ var operations = []string{
 	"POST /sandboxes/{id}/exec exec",
 	"POST /sandboxes/{id}/exec/stream execStream",
 	"POST /sandboxes/{id}/extend extendSandbox",
+	"POST /sandboxes/{id}/files/link createLink",
+	"POST /sandboxes/{id}/files/mkdir makeDir",
+	"POST /sandboxes/{id}/files/move moveFile",
 	"POST /sandboxes/{id}/keep-alive keepSandboxAlive",
 	"POST /sandboxes/{id}/pause pauseSandbox",
 	"POST /sandboxes/{id}/resume resumeSandbox",
 	"POST /sandboxes/{id}/run run",
 	"POST /sandboxes/{id}/run/stream runStream",
 	"POST /tokens createToken",
+	"PUT /links/{id} putLink",
 	"PUT /sandboxes/{id}/files putFile",
 	"PUT /sandboxes/{id}/files/raw uploadFile",
 	"PUT /secrets/{name} putSecret",
@@ -106,13 +112,14 @@ func TestOpenAPI(t *testing.T) {
 			if op.Summary == "" || len(op.Tags) != 1 {
 				t.Errorf("%s: summary %q, tags %v", name, op.Summary, op.Tags)
 			}
-			public := path == "/pricing" || path == "/sandboxes/tariffs"
+			public := path == "/pricing" || path == "/sandboxes/tariffs" || path == "/links/{id}"
 			if public == (len(op.Security) > 0) {
 				t.Errorf("%s: security is %v", name, op.Security)
 			}
 			success, wanted := 0, 1
-			if op.OperationID == "exec" || op.OperationID == "run" {
-				wanted = 2 // a result, or a task
+			switch op.OperationID {
+			case "exec", "run", "downloadFile", "getLink":
+				wanted = 2 // a result, or a task; the whole, or a range
 			}
 			for status, r := range op.Responses {
 				if r.Description == "" {

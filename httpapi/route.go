@@ -28,6 +28,7 @@ type route struct {
 	limit        int64        // of a JSON body; 0 is maxJSON
 	optional     bool         // the JSON body may be left out
 	answer       *mediaType   // of success, when it is not JSON
+	partial      *mediaType   // of success with status 206, where that can be
 	accepted     *mediaType   // of success with status 202, where that can be
 	upload       *mediaType   // of the body, when it is not JSON
 	codes        []eqvps.Code // what may go wrong besides what always may
@@ -139,10 +140,12 @@ func operation[B any](s *server, rt route) huma.Operation {
 			Content:     map[string]*huma.MediaType{rt.answer.name: {Schema: rt.answer.schema}},
 		}
 	}
-	if rt.accepted != nil {
-		op.Responses[strconv.Itoa(http.StatusAccepted)] = &huma.Response{
-			Description: rt.accepted.doc,
-			Content:     map[string]*huma.MediaType{rt.accepted.name: {Schema: rt.accepted.schema}},
+	for status, m := range map[int]*mediaType{http.StatusAccepted: rt.accepted, http.StatusPartialContent: rt.partial} {
+		if m != nil {
+			op.Responses[strconv.Itoa(status)] = &huma.Response{
+				Description: m.doc,
+				Content:     map[string]*huma.MediaType{m.name: {Schema: m.schema}},
+			}
 		}
 	}
 	documentErrors(&op, codes, registry.Schema(reflect.TypeFor[wire.Error](), true, ""))

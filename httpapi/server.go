@@ -11,6 +11,7 @@
 package httpapi
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -36,6 +37,12 @@ type Config struct {
 	// called. Set it on a loopback address: a web page that points a name of
 	// its own there is then turned away. Empty: any.
 	Hosts []string
+	// LinkKey signs links: 32 random bytes. Links live as long as it does; nil:
+	// one that goes with the handler.
+	LinkKey []byte
+	// BaseURL is where links lead that are asked for through a local socket,
+	// e.g. http://127.0.0.1:8080; "": the name in the request.
+	BaseURL string
 }
 
 // Limits of the transport.
@@ -87,6 +94,10 @@ func New(cfg Config) http.Handler {
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
+	}
+	if cfg.LinkKey == nil {
+		cfg.LinkKey = make([]byte, 32)
+		rand.Read(cfg.LinkKey) // never fails (crypto/rand, Go 1.24)
 	}
 	s := &server{Config: cfg, mux: http.NewServeMux()}
 	s.api = humago.NewWithPrefix(s.mux, wire.Prefix, apiConfig())

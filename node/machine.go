@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"sync"
 	"time"
 
@@ -133,38 +132,6 @@ func (m *machine) Exec(ctx context.Context, req eqvps.ExecRequest, out eqvps.Out
 		return eqvps.ExitStatus{}, err
 	}
 	return c.Exec(ctx, req, out)
-}
-
-func (m *machine) Upload(ctx context.Context, req eqvps.UploadRequest) (eqvps.FileInfo, error) {
-	c, err := m.connect(ctx)
-	if err != nil {
-		return eqvps.FileInfo{}, err
-	}
-	return c.Upload(ctx, req)
-}
-
-func (m *machine) Download(ctx context.Context, path string) (eqvps.FileInfo, io.ReadCloser, error) {
-	c, err := m.connect(ctx)
-	if err != nil {
-		return eqvps.FileInfo{}, nil, err
-	}
-	return c.Download(ctx, path)
-}
-
-func (m *machine) Stat(ctx context.Context, path string) (eqvps.FileInfo, error) {
-	c, err := m.connect(ctx)
-	if err != nil {
-		return eqvps.FileInfo{}, err
-	}
-	return c.Stat(ctx, path)
-}
-
-func (m *machine) ListFiles(ctx context.Context, path, after string, limit int) ([]eqvps.FileInfo, bool, error) {
-	c, err := m.connect(ctx)
-	if err != nil {
-		return nil, false, err
-	}
-	return c.ListFiles(ctx, path, after, limit)
 }
 
 // StartTask is repeated once where the channel broke: the guest knows the task

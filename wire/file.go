@@ -21,14 +21,11 @@ type PutFile struct {
 
 // Bytes returns the path and the content.
 func (p PutFile) Bytes() (name string, content []byte, err error) {
-	switch {
-	case p.Path != "" && p.PathBase64 != nil:
-		return "", nil, eqvps.Errorf(eqvps.CodeInvalidRequest, "Give either path or path_base64, not both.")
-	case (p.Content == nil) == (p.ContentBase64 == nil):
-		return "", nil, eqvps.Errorf(eqvps.CodeInvalidRequest, "Give either content or content_base64.")
+	if name, err = either("path", p.Path, p.PathBase64); err != nil {
+		return "", nil, err
 	}
-	if name = p.Path; p.PathBase64 != nil {
-		name = string(p.PathBase64)
+	if (p.Content == nil) == (p.ContentBase64 == nil) {
+		return "", nil, eqvps.Errorf(eqvps.CodeInvalidRequest, "Give either content or content_base64.")
 	}
 	if p.Content != nil {
 		content = []byte(*p.Content)
@@ -39,6 +36,26 @@ func (p PutFile) Bytes() (name string, content []byte, err error) {
 		return "", nil, TooLargeInline(int64(len(content)))
 	}
 	return name, content, nil
+}
+
+// either is a path that a message gives as text or as bytes.
+func either(field, text string, bytes []byte) (string, error) {
+	switch {
+	case bytes == nil:
+		return text, nil
+	case text != "":
+		return "", eqvps.Errorf(eqvps.CodeInvalidRequest, "Give either %s or %s_base64, not both.", field, field)
+	}
+	return string(bytes), nil
+}
+
+// TextOrBytes splits a path for a message: into text, or where it is none into
+// bytes.
+func TextOrBytes(path string) (text string, bytes []byte) {
+	if bytes = invalid(path); bytes == nil {
+		text = path
+	}
+	return text, bytes
 }
 
 // TooLargeInline is the error for a file that does not fit into a message.

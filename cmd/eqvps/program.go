@@ -33,6 +33,7 @@ const (
 	lockName       = "lock"
 	socketName     = "eqvps.sock"
 	adminTokenName = "admin-token"
+	linkKeyName    = "link-key"
 	storeName      = "eqvps.db"
 	auditName      = "audit.log"
 	keyringName    = "keyring.json"
@@ -195,10 +196,22 @@ func (s *Server) serve() error {
 	if s.socket, err = listenUnix(path); err != nil {
 		return err
 	}
+	key, err := linkKey(filepath.Join(s.cfg.Data, linkKeyName))
+	if err != nil {
+		return err
+	}
+	base := ""
+	switch {
+	case s.https != nil:
+		base = "https://" + s.Addr()
+	case s.tcp != nil:
+		base = "http://" + s.Addr()
+	}
 	s.audit = &lumberjack.Logger{Filename: filepath.Join(s.cfg.Data, auditName), MaxSize: auditMegabytes, MaxBackups: auditFiles}
 	s.http = httpapi.NewServer(httpapi.New(httpapi.Config{
 		Sandboxes: s.svc, Tokens: s.svc, Secrets: s.svc, Tariffs: eqvps.DefaultTariffs, Logger: s.cfg.Logger, Hosts: s.hosts(),
 		Audit: slog.New(slog.NewJSONHandler(s.audit, nil)),
+		LinkKey: key, BaseURL: base,
 	}), s.cfg.Logger)
 	tcp := s.tcp
 	if s.https != nil {

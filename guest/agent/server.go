@@ -41,6 +41,7 @@ type Agent struct {
 	cfg   Config
 	run   *runner
 	tasks *tasks
+	parts partials
 	env   *environment
 	http  http.Server
 
@@ -93,6 +94,10 @@ func (a *Agent) routes() http.Handler {
 		"POST " + wire.PathExec:        a.exec,
 		"PUT " + wire.PathFile:         a.upload,
 		"GET " + wire.PathFile:         a.download,
+		"DELETE " + wire.PathFile:      a.remove,
+		"PUT " + wire.PathPart:         a.uploadPart,
+		"POST " + wire.PathDir:         a.makeDir,
+		"POST " + wire.PathMove:        a.move,
 		"GET " + wire.PathStat:         a.stat,
 		"GET " + wire.PathList:         a.list,
 		"POST " + wire.PathTask:        a.startTask,

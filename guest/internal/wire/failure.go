@@ -20,6 +20,8 @@ var guestCodes = map[eqvps.Code]bool{
 	eqvps.CodeNotAFile:       true,
 	eqvps.CodeNotADirectory:  true,
 	eqvps.CodeDiskFull:       true,
+	eqvps.CodeFileExists:     true,
+	eqvps.CodeNotEmpty:       true,
 	eqvps.CodeTaskNotFound:   true,
 	eqvps.CodeTaskLimit:      true,
 }

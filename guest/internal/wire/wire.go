@@ -36,6 +36,11 @@ const (
 
 	// Since version 5.
 	PathEnv = "/env" // PATCH EnvChange
+
+	// Since version 6; so are DELETE of PathFile (Removal) and its range.
+	PathPart = "/part" // PUT content: Progress
+	PathDir  = "/dir"  // POST: Entry
+	PathMove = "/move" // POST: Entry
 )
 
 // The parameters of the task calls.
@@ -52,6 +57,16 @@ const (
 	ParamAfter = "after" // base64url
 	ParamLimit = "limit"
 	ParamMode  = "mode" // octal
+
+	// Since version 6.
+	ParamTo        = "to" // base64url
+	ParamOverwrite = "overwrite"
+	ParamRecursive = "recursive"
+	ParamOffset    = "offset"
+	ParamLength    = "length"
+	ParamUpload    = "upload"
+	ParamTotal     = "total"
+	ParamKeep      = "keep" // seconds
 
 	HeaderEntry = "Eqvps-Entry" // JSON of an Entry
 )
@@ -142,6 +157,18 @@ type Entry struct {
 type Listing struct {
 	Entries []Entry
 	More    bool
+}
+
+// Progress tells how far an upload in parts is.
+type Progress struct {
+	Received int64
+	Done     *Entry // the file, once it is complete
+}
+
+// Removal tells what a removal has done.
+type Removal struct {
+	Entries  int64
+	Complete bool
 }
 
 // Failure is the body of an answer that is not 200.

@@ -36,10 +36,13 @@ func TestFieldsArePinned(t *testing.T) {
 		"TaskActivity": "Running int; SinceEnd int64",
 		// Version 5.
 		"EnvChange": "Set [][]uint8; Remove [][]uint8",
+		// Version 6.
+		"Progress": "Received int64; Done *wire.Entry",
+		"Removal":  "Entries int64; Complete bool",
 	}
 	got := map[string]string{}
 	for _, v := range []any{Identity{}, Pong{}, Clock{}, ExecHead{}, Result{}, Entry{}, Listing{}, Failure{},
-		Task{}, Retained{}, TaskOutput{}, Chunk{}, Tasks{}, TaskActivity{}, EnvChange{}} {
+		Task{}, Retained{}, TaskOutput{}, Chunk{}, Tasks{}, TaskActivity{}, EnvChange{}, Progress{}, Removal{}} {
 		typ := reflect.TypeOf(v)
 		var fields []string
 		for i := range typ.NumField() {
