@@ -34,6 +34,7 @@ type partial struct {
 	mu       sync.Mutex
 	staged   *staged // nil: complete, or dropped
 	received int64
+	writers  int // parts on their way
 	done     *wire.Entry
 }
 
@@ -169,33 +170,24 @@ func (a *Agent) uploadPart(w http.ResponseWriter, r *http.Request) error {
 // add writes a part and, with the last one, publishes the file.
 func (p *partial) add(content io.Reader, path string, mode uint32, offset int64) (wire.Progress, error) {
 	p.mu.Lock()
-	received := p.received
-	p.mu.Unlock()
-	if offset > received {
-		return wire.Progress{}, gap(offset, received)
-	}
-	buf := buffers.Get().(*buffer)
-	defer buffers.Put(buf)
-	at := offset
-	for {
-		n, readErr := content.Read(buf[:])
-		if err := p.write(buf[:n], path, at, offset); err != nil {
-			return wire.Progress{}, err
-		}
-		at += int64(n)
-		if readErr == io.EOF {
-			break
-		}
-		if readErr != nil {
-			return wire.Progress{}, badRequest(readErr)
-		}
-	}
-	p.mu.Lock()
 	defer p.mu.Unlock()
+	if offset > p.received {
+		return wire.Progress{}, gap(offset, p.received)
+	}
+	p.writers++
+	end, err := p.copy(content, path, offset)
+	p.writers--
+	if err != nil {
+		if p.writers == 0 && p.staged != nil {
+			// A part that fails gives back its share of the disk.
+			_ = p.staged.f.Truncate(p.received)
+		}
+		return wire.Progress{}, err
+	}
 	// Only a part that came whole counts: of one that was cut, the sender does
 	// not know how far it came.
-	p.received = max(p.received, at)
-	if p.staged != nil && p.received == p.total && at == p.total {
+	p.received = max(p.received, end)
+	if p.staged != nil && p.received == p.total && end == p.total {
 		e, err := p.staged.publish(mode)
 		if err != nil {
 			return wire.Progress{}, err
@@ -204,6 +196,28 @@ func (p *partial) add(content io.Reader, path string, mode uint32, offset int64)
 		p.staged, p.done = nil, &e
 	}
 	return wire.Progress{Received: p.received, Done: p.done}, nil
+}
+
+// copy writes a part and returns where it ends. It holds the lock only while it
+// writes.
+func (p *partial) copy(content io.Reader, path string, offset int64) (end int64, err error) {
+	p.mu.Unlock()
+	defer p.mu.Lock()
+	buf := buffers.Get().(*buffer)
+	defer buffers.Put(buf)
+	for end = offset; ; {
+		n, readErr := content.Read(buf[:])
+		if err := p.write(buf[:n], path, end, offset); err != nil {
+			return 0, err
+		}
+		end += int64(n)
+		if readErr == io.EOF {
+			return end, nil
+		}
+		if readErr != nil {
+			return 0, badRequest(readErr)
+		}
+	}
 }
 
 // write puts a piece of a part in its place. The bytes of a complete file are
