@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -107,70 +108,67 @@ func moveError(from, to string, err error) error {
 // moveAcross moves a file or a link to another file system: the copy is whole
 // before the original goes.
 func moveAcross(ctx context.Context, from, to string, st fs.FileInfo, flags uint) error {
-	dir := parent(to)
-	var name string
-	switch st.Mode().Type() {
-	case 0:
-		f, temp, err := copyFile(ctx, from, dir, st)
-		if err != nil {
-			return err
-		}
-		s := &staged{path: to, target: to, f: f, name: temp, undo: func() {}}
-		defer s.drop()
-		if err := s.link(); err != nil {
-			return err
-		}
-		name = s.name
-	case fs.ModeSymlink:
-		target, err := os.Readlink(from)
-		if err != nil {
-			return err
-		}
-		if name, err = unusedName(dir, func(name string) error { return os.Symlink(target, name) }); err != nil {
-			return err
-		}
-		defer os.Remove(name)
-	default:
-		_, is := kindOf(st.Mode())
-		return eqvps.Errorf(eqvps.CodeInvalidValue, "The %s %.200q lies on another file system or in the image, where only files and links are moved; use the command mv.", is, from)
+	if kind, is := kindOf(st.Mode()); kind != eqvps.TypeFile && kind != eqvps.TypeSymlink {
+		return eqvps.Errorf(eqvps.CodeInvalidValue, "The %s %.200q lies on another file system, where only files and links are moved to; use the command mv.", is, from)
 	}
-	if err := unix.Renameat2(unix.AT_FDCWD, name, unix.AT_FDCWD, to, flags); err != nil {
+	s, err := stageIn(parent(to))
+	if err != nil {
+		return err
+	}
+	defer s.drop()
+	s.base = to[strings.LastIndexByte(to, '/')+1:]
+	if st.Mode().IsRegular() {
+		err = s.copyFile(ctx, from, st)
+	} else {
+		err = s.copyLink(from)
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.rename(flags); err != nil {
 		return err
 	}
 	return os.Remove(from)
 }
 
-// copyFile copies a file, with owner, mode and time, into one that is yet to be
-// published in dir.
-func copyFile(ctx context.Context, from, dir string, st fs.FileInfo) (f *os.File, name string, err error) {
+// copyLink makes a link in the place of the staged file.
+func (s *staged) copyLink(from string) error {
+	target, err := os.Readlink(from)
+	if err != nil {
+		return err
+	}
+	if s.temp != "" {
+		_ = unix.Unlinkat(s.dir, s.temp, 0)
+	}
+	s.temp, err = unusedName(func(name string) error { return unix.Symlinkat(target, s.dir, name) })
+	return err
+}
+
+// copyFile copies a file with its owner, mode and time.
+func (s *staged) copyFile(ctx context.Context, from string, st fs.FileInfo) error {
 	src, err := os.OpenFile(from, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, "", err
+		return err
 	}
 	defer src.Close()
 	if now, err := src.Stat(); err != nil || !os.SameFile(st, now) {
-		return nil, "", errors.Join(err, unix.ENOENT)
-	}
-	if f, name, err = createTemp(dir); err != nil {
-		return nil, "", err
+		return errors.Join(err, unix.ENOENT)
 	}
 	buf := buffers.Get().(*buffer)
 	defer buffers.Put(buf)
-	_, err = io.CopyBuffer(struct{ io.Writer }{f}, untilDone{ctx, src}, buf[:])
-	if sys, ok := st.Sys().(*syscall.Stat_t); err == nil && ok {
-		err = errors.Join(f.Chown(int(sys.Uid), int(sys.Gid)), unix.Fchmod(int(f.Fd()), unixMode(st.Mode())))
+	if _, err := io.CopyBuffer(struct{ io.Writer }{s.f}, untilDone{ctx, src}, buf[:]); err != nil {
+		return err
 	}
-	if err == nil {
-		err = os.Chtimes("/proc/self/fd/"+strconv.Itoa(int(f.Fd())), time.Time{}, st.ModTime())
-	}
-	if err != nil {
-		_ = f.Close()
-		if name != "" {
-			_ = os.Remove(name)
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		if err := s.f.Chown(int(sys.Uid), int(sys.Gid)); err != nil {
+			return err
 		}
-		return nil, "", err
 	}
-	return f, name, nil
+	fd := int(s.f.Fd())
+	if err := unix.Fchmod(fd, unixMode(st.Mode())); err != nil {
+		return err
+	}
+	return os.Chtimes("/proc/self/fd/"+strconv.Itoa(fd), time.Time{}, st.ModTime())
 }
 
 // untilDone reads until ctx is over.

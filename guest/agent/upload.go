@@ -51,14 +51,16 @@ func (a *Agent) upload(w http.ResponseWriter, r *http.Request) error {
 }
 
 // staged is a file that is not there yet: it is being written beside its final
-// place.
+// place. All goes by the descriptor of its folder: a longer path than the final
+// one may be too long.
 type staged struct {
-	path   string // as it was asked for
-	target string // where it goes, links followed
-	f      *os.File
-	name   string // "": it has none, and goes with its last descriptor
-	undo   func() // removes the folders that were made for it
-	done   bool
+	path string // as it was asked for
+	dir  int
+	base string // the final name
+	f    *os.File
+	temp string // "": it has no name, and goes with its last descriptor
+	undo func() // removes the folders that were made for it
+	done bool
 }
 
 // stage begins a file. What is at its path already, and is not a regular file,
@@ -75,15 +77,40 @@ func stage(p string) (*staged, error) {
 		_, is := kindOf(st.Mode())
 		return nil, notAFile(p, is)
 	}
-	s := &staged{path: p, target: target}
-	dir := parent(target)
-	if s.undo, err = makeDirs(dir); err != nil {
+	undo, err := makeDirs(parent(target))
+	if err != nil {
 		return nil, fileError(p, err)
 	}
-	if s.f, s.name, err = createTemp(dir); err != nil {
-		s.undo()
+	s, err := stageIn(parent(target))
+	if err != nil {
+		undo()
 		return nil, fileError(p, err)
 	}
+	s.path, s.base, s.undo = p, target[strings.LastIndexByte(target, '/')+1:], undo
+	return s, nil
+}
+
+// stageIn begins a file that has no name yet, so that nobody sees it and
+// nothing is left of it, whatever happens. In a file system that has none of
+// these it gets one.
+func stageIn(dir string) (*staged, error) {
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	s := &staged{dir: fd, undo: func() {}}
+	file, err := unix.Openat(fd, ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
+		s.temp, err = unusedName(func(name string) (err error) {
+			file, err = unix.Openat(fd, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+			return err
+		})
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	s.f = os.NewFile(uintptr(file), dir)
 	return s, nil
 }
 
@@ -96,71 +123,60 @@ func (s *staged) publish(mode uint32) (wire.Entry, error) {
 	if err != nil {
 		return wire.Entry{}, err
 	}
-	if err := s.link(); err != nil {
+	if err := s.rename(0); err != nil {
 		return wire.Entry{}, fileError(s.path, err)
 	}
-	if err := os.Rename(s.name, s.target); err != nil {
-		return wire.Entry{}, fileError(s.path, err)
-	}
-	s.done = true
 	return entry(s.path, s.path, st), nil
 }
 
-// link gives a nameless file a name for a moment: without one it cannot take
-// the place of another.
-func (s *staged) link() error {
-	if s.name != "" {
-		return nil
+// rename moves the file to its final name. A nameless one gets another name
+// before, for a moment: without one it cannot take the place of another.
+func (s *staged) rename(flags uint) error {
+	if s.temp == "" {
+		from := "/proc/self/fd/" + strconv.Itoa(int(s.f.Fd()))
+		name, err := unusedName(func(name string) error {
+			return unix.Linkat(unix.AT_FDCWD, from, s.dir, name, unix.AT_SYMLINK_FOLLOW)
+		})
+		if err != nil {
+			return err
+		}
+		s.temp = name
 	}
-	from := "/proc/self/fd/" + strconv.Itoa(int(s.f.Fd()))
-	name, err := unusedName(parent(s.target), func(name string) error {
-		return unix.Linkat(unix.AT_FDCWD, from, unix.AT_FDCWD, name, unix.AT_SYMLINK_FOLLOW)
-	})
-	if err == nil {
-		s.name = name
-	}
-	return err
-}
-
-// drop removes every trace of a file that was not published.
-func (s *staged) drop() {
-	_ = s.f.Close()
-	if s.done {
-		return
-	}
-	if s.name != "" {
-		_ = os.Remove(s.name)
-	}
-	s.undo()
-}
-
-// createTemp makes a file without a name, so that nobody sees it and nothing is
-// left of it, whatever happens. A file system that has none of these gets one
-// with a name.
-func createTemp(dir string) (f *os.File, name string, err error) {
-	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
-	if err == nil {
-		return os.NewFile(uintptr(fd), dir), "", nil
-	}
-	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) {
-		return nil, "", err
-	}
-	name, err = unusedName(dir, func(name string) error {
-		f, err = os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err := unix.Renameat2(s.dir, s.temp, s.dir, s.base, flags); err != nil {
 		return err
-	})
-	return f, name, err
+	}
+	s.done = true
+	return nil
+}
+
+// drop lets go of a file, and removes every trace of one that was not
+// published.
+func (s *staged) drop() {
+	if s.f != nil {
+		_ = s.f.Close()
+	}
+	if !s.done && s.temp != "" {
+		_ = unix.Unlinkat(s.dir, s.temp, 0)
+	}
+	_ = unix.Close(s.dir)
+	if !s.done {
+		s.undo()
+	}
 }
 
 // uploads counts temporary names.
 var uploads atomic.Uint64
 
-// unusedName finds a name in dir that is free for create.
-func unusedName(dir string, create func(name string) error) (string, error) {
+// unusedName finds a name that is free for create.
+func unusedName(create func(name string) error) (string, error) {
 	for {
-		name := fmt.Sprintf("%s/.eqvps-upload-%d", dir, uploads.Add(1))
-		if err := create(name); !errors.Is(err, fs.ErrExist) {
-			return name, err
+		name := fmt.Sprintf(".eqvps-upload-%d", uploads.Add(1))
+		err := create(name)
+		if err == nil {
+			return name, nil
+		}
+		if !errors.Is(err, unix.EEXIST) {
+			return "", err
 		}
 	}
 }
