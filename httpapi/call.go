@@ -126,7 +126,7 @@ func (s *server) log(c *call, took time.Duration) {
 	}
 	if c.err != nil {
 		attrs = append(attrs, slog.String("code", string(eqvps.ErrorCode(c.err))), slog.String("error", c.err.Error()))
-		if c.w.status >= 500 {
+		if c.w.status >= 500 && c.w.status != http.StatusInsufficientStorage { // the sandbox's own affair
 			level = slog.LevelError
 		}
 	}

@@ -169,7 +169,7 @@ func (s *server) linkRoutes(readCodes, writeCodes []eqvps.Code, in, out, part *m
 		codes: append(readCodes, eqvps.CodeInvalidLink), answer: out, partial: part,
 		summary: "Download through a signed link",
 	}, func(ctx context.Context, c *call, in *getLinkInput, _ *none) (raw, error) {
-		l, g, err := s.useLink(ctx, c, in.ID, in.Key, http.MethodGet)
+		ctx, l, g, err := s.useLink(ctx, c, in.ID, in.Key, http.MethodGet)
 		if err != nil {
 			return nil, err
 		}
@@ -185,13 +185,12 @@ func (s *server) linkRoutes(readCodes, writeCodes []eqvps.Code, in, out, part *m
 	}, s.putLink)
 }
 
-// useLink checks a link and gives access to its sandbox.
-func (s *server) useLink(ctx context.Context, c *call, sandbox, key, method string) (link, eqvps.Guest, error) {
+// useLink checks a link and gives access to its sandbox. The context it returns
+// acts for the sandbox's account.
+func (s *server) useLink(ctx context.Context, c *call, sandbox, key, method string) (context.Context, link, eqvps.Guest, error) {
 	l, err := parseLink(s.LinkKey, key)
-	if err != nil {
-		return link{}, nil, err
-	}
 	switch {
+	case err != nil:
 	case l.sandbox != sandbox:
 		err = eqvps.Errorf(eqvps.CodeInvalidLink, "The link belongs to another sandbox.")
 	case l.method != method:
@@ -200,15 +199,16 @@ func (s *server) useLink(ctx context.Context, c *call, sandbox, key, method stri
 		err = eqvps.Errorf(eqvps.CodeInvalidLink, "The link's time is over.")
 	}
 	if err != nil {
-		return link{}, nil, err
+		return ctx, link{}, nil, err
 	}
 	c.principal = eqvps.Principal{AccountID: l.account}
-	g, err := s.Sandboxes.Use(eqvps.WithPrincipal(ctx, c.principal), l.sandbox)
-	return l, g, err
+	ctx = eqvps.WithPrincipal(ctx, c.principal)
+	g, err := s.Sandboxes.Use(ctx, l.sandbox)
+	return ctx, l, g, err
 }
 
 func (s *server) putLink(ctx context.Context, c *call, in *putLinkInput, _ *none) (wire.LinkUpload, error) {
-	l, g, err := s.useLink(ctx, c, in.ID, in.Key, http.MethodPut)
+	ctx, l, g, err := s.useLink(ctx, c, in.ID, in.Key, http.MethodPut)
 	if err != nil {
 		c.drain()
 		return wire.LinkUpload{}, err
