@@ -62,6 +62,10 @@ func serveForTest(data string) {
 	defer cancel()
 	cfg := testConfig(data, os.Stderr)
 	cfg.Standby = 1
+	if step := os.Getenv(killVariable); step != "" {
+		// No machine on standby: its steps would be taken for those of a sandbox.
+		cfg.Standby, cfg.Step = 0, killAt(step)
+	}
 	s, err := StartServer(context.Background(), cfg)
 	if err != nil {
 		fmt.Println("error:", err)
@@ -464,12 +468,25 @@ func TestMachineLostWhileServerIsAway(t *testing.T) {
 // spawnServer starts a server in a process of its own.
 func spawnServer(t *testing.T) (*exec.Cmd, string) {
 	t.Helper()
+	cmd, line := spawnProcess(t)
+	addr, ok := strings.CutPrefix(line, "serving ")
+	if !ok {
+		t.Fatalf("the server says %q", line)
+	}
+	return cmd, addr
+}
+
+// spawnProcess starts a server in a process of its own, with more variables,
+// and returns the first line it prints: "" when it ends before one.
+func spawnProcess(t *testing.T, env ...string) (cmd *exec.Cmd, line string) {
+	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(exe)
+	cmd = exec.Command(exe)
 	cmd.Env = append(os.Environ(), serveVariable+"="+machineData)
+	cmd.Env = append(cmd.Env, env...)
 	cmd.Stderr = t.Output()
 	if _, err := cmd.StdinPipe(); err != nil { // held open: its end is the order to stop
 		t.Fatal(err)
@@ -485,12 +502,11 @@ func spawnServer(t *testing.T) (*exec.Cmd, string) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	line, err := bufio.NewReader(out).ReadString('\n')
-	addr, ok := strings.CutPrefix(strings.TrimSpace(line), "serving ")
-	if !ok {
-		t.Fatalf("the server says %q, %v", line, err)
+	line, err = bufio.NewReader(out).ReadString('\n')
+	if err != nil && err != io.EOF {
+		t.Fatal(err)
 	}
-	return cmd, addr
+	return cmd, strings.TrimSpace(line)
 }
 
 // stopServer stops a server that spawnServer has started.
