@@ -71,7 +71,7 @@ func (s *server) secretRoutes() {
 		summary:     "Set and remove variables of a sandbox",
 		description: "For commands that start from then on; those that run keep what they have. All of it happens, or nothing.",
 		limit:       maxCreate,
-		codes:       []eqvps.Code{eqvps.CodeSandboxNotFound, eqvps.CodeInvalidValue, eqvps.CodeNotRunning, eqvps.CodeSandboxEnded, eqvps.CodeUnreachable},
+		codes:       codes(eqvps.CodeInvalidValue),
 	}, func(ctx context.Context, _ *call, in *idInput, body *wire.PatchEnv) (wire.EnvKeys, error) {
 		change, err := body.Domain()
 		if err != nil {

@@ -30,6 +30,7 @@ import (
 // which must be the only one that uses the file.
 type Ring struct {
 	path string
+	made bool // by this Open
 
 	change sync.Mutex // one change of the file at a time
 	keys   *keyset.Handle
@@ -49,7 +50,8 @@ func Open(path string) (*Ring, error) {
 	if err != nil {
 		return nil, err
 	}
-	if keys == nil {
+	made := keys == nil
+	if made {
 		if keys, err = keyset.NewHandle(aead.AES256GCMKeyTemplate()); err != nil {
 			return nil, err
 		}
@@ -57,12 +59,16 @@ func Open(path string) (*Ring, error) {
 			return nil, err
 		}
 	}
-	r := &Ring{path: path}
+	r := &Ring{path: path, made: made}
 	if err := r.use(keys); err != nil {
 		return nil, damaged(path, err)
 	}
 	return r, nil
 }
+
+// Made reports whether there was no key file, so that nothing that was sealed
+// before can be opened.
+func (r *Ring) Made() bool { return r.made }
 
 // use makes keys those that the ring works with.
 func (r *Ring) use(keys *keyset.Handle) error {

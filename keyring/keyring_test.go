@@ -42,6 +42,9 @@ func opens(t *testing.T, r *keyring.Ring, sealed []byte, plain string) {
 func TestSealAndOpen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keyring.json")
 	r := open(t, path)
+	if again := open(t, path); !r.Made() || again.Made() {
+		t.Error("it is not told whether the file was made")
+	}
 	for _, plain := range []string{"", "canary", string([]byte{0, 255, 10}), strings.Repeat("x", 300<<10)} {
 		sealed := seal(t, r, plain)
 		if plain != "" && bytes.Contains(sealed, []byte(plain)) {

@@ -79,6 +79,21 @@ func (s *Store) DeleteSecret(ctx context.Context, accountID, name string) error 
 	return nil
 }
 
+// HasSealed reports whether anything is sealed in the store.
+func (s *Store) HasSealed(ctx context.Context) (bool, error) {
+	for _, t := range sealed {
+		rows, err := s.read.QueryContext(ctx, t.find, 0, 1)
+		if err != nil {
+			return false, err
+		}
+		found := rows.Next()
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil || found {
+			return found, err
+		}
+	}
+	return false, nil
+}
+
 // resealPage is how many values one transaction of Reseal changes: others that
 // write wait that long.
 const resealPage = 100

@@ -36,6 +36,37 @@ func TestStore(t *testing.T) {
 	})
 }
 
+func TestHasSealed(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "eqvps.db"))
+	a := eqvps.NewAccount("alice", time.Now())
+	if err := s.CreateAccount(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	want := func(when string, want bool) {
+		t.Helper()
+		if got, err := s.HasSealed(t.Context()); got != want || err != nil {
+			t.Errorf("%s: %v, %v", when, got, err)
+		}
+	}
+	sb := &eqvps.Sandbox{ID: "sb_1", AccountID: a.ID, CreatedAt: time.Now(), LastActive: time.Now()}
+	if err := s.CreateSandbox(t.Context(), sb); err != nil {
+		t.Fatal(err)
+	}
+	want("an ephemeral sandbox", false)
+	if _, err := s.UpdateSandbox(t.Context(), sb.ID, func(sb *eqvps.Sandbox) error { sb.Sealed = []byte{1}; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	want("a persistent sandbox", true)
+	if _, err := s.UpdateSandbox(t.Context(), sb.ID, func(sb *eqvps.Sandbox) error { sb.Sealed = nil; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	want("one that ended", false)
+	if _, err := s.PutSecret(t.Context(), &eqvps.Secret{AccountID: a.ID, Name: "A", Sealed: []byte{1}, CreatedAt: time.Now(), UpdatedAt: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	want("a secret", true)
+}
+
 func TestReopen(t *testing.T) {
 	// The name has what a URL would misread.
 	path := filepath.Join(t.TempDir(), "a b?c%20&d#e.db")

@@ -298,7 +298,7 @@ func (r *secretRig) provoke(id, name string) {
 			t.Errorf("%s %s %.60s: status %d, want %d", c.method, c.path, c.body, status, c.status)
 		}
 	}
-	// A create that fails, half way and after the guest has its variables.
+	// A create that fails half way: without a machine, and with one that has no variables yet.
 	for _, step := range []string{"start.restore", "start.renew"} {
 		r.broken.Store(&step)
 		r.watching.Store(true)

@@ -142,7 +142,7 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 	if s.store, err = sqlite.Open(ctx, filepath.Join(cfg.Data, storeName)); err != nil {
 		return nil, err
 	}
-	keys, err := keyring.Open(filepath.Join(cfg.Data, keyringName))
+	keys, err := s.openKeyring(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -169,6 +169,20 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 		s.keepReady(cfg.Standby)
 	}
 	return s, s.serve()
+}
+
+// openKeyring opens the server's key, or makes it.
+func (s *Server) openKeyring(ctx context.Context) (*keyring.Ring, error) {
+	path := filepath.Join(s.cfg.Data, keyringName)
+	keys, err := keyring.Open(path)
+	if err != nil || !keys.Made() {
+		return keys, err
+	}
+	lost, err := s.store.HasSealed(ctx)
+	if lost {
+		s.cfg.Logger.Error("the key file was not there and is made anew; secrets and paused sandboxes of before cannot be read until the old one is put back", "file", path)
+	}
+	return keys, err
 }
 
 // keepReady keeps machines of the default tariff on standby.

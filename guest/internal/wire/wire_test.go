@@ -211,6 +211,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(Identity{Entropy: []byte("x"), Env: [][]byte{[]byte("A=1")}}.Encode())
 	f.Add(Identity{Entropy: []byte("x"), KeepEnv: true}.Encode())
 	f.Add(ExecHead{Argv: [][]byte{[]byte("a")}}.Encode())
+	f.Add(EnvChange{Set: [][]byte{[]byte("A=1")}, Remove: [][]byte{[]byte("B")}}.Encode())
 	f.Add(Result{Signal: "SIGKILL"}.Encode())
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -227,5 +228,7 @@ func FuzzDecode(f *testing.F) {
 		_ = r.Decode(b)
 		var p Pong
 		_ = p.Decode(b)
+		var c EnvChange
+		_ = c.Decode(b)
 	})
 }
