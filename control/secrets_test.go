@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/eqvps/eqvps"
+	"github.com/eqvps/eqvps/control"
+	"github.com/eqvps/eqvps/keyring"
 )
 
 func (r *rig) put(name, value string) {
@@ -331,6 +334,56 @@ func TestLostKey(t *testing.T) {
 		t.Error(err)
 	}
 	if err := r.DeleteSecret(r.ctx, "B"); err != nil {
+		t.Error(err)
+	}
+}
+
+// lateStore lets something happen between the sealing of a secret and the
+// storing of it.
+type lateStore struct {
+	control.Store
+	before func()
+}
+
+func (s lateStore) PutSecret(ctx context.Context, sec *eqvps.Secret) (*eqvps.Secret, error) {
+	s.before()
+	return s.Store.PutSecret(ctx, sec)
+}
+
+// TestRotationWaitsForWhatIsBeingSealed: a secret that was sealed with the old
+// key, but is not stored yet, would not be sealed anew, and nothing could open
+// it after the next start.
+func TestRotationWaitsForWhatIsBeingSealed(t *testing.T) {
+	r := newRig(t)
+	keys, err := keyring.Open(filepath.Join(filepath.Dir(r.path), "keyring.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rotated := make(chan error, 1)
+	var s *control.Service
+	s = control.New(control.Config{Store: lateStore{r.store, func() {
+		go func() {
+			_, err := s.RotateKeys(r.ctx)
+			rotated <- err
+		}()
+		// It must not come to its end now, so there is nothing to wait for. Without
+		// the lock it takes a few milliseconds.
+		select {
+		case err := <-rotated:
+			rotated <- err
+		case <-time.After(200 * time.Millisecond):
+		}
+	}}, Host: r.host, Tariffs: eqvps.DefaultTariffs, Keys: keys, Logger: slog.New(slog.DiscardHandler)})
+	t.Cleanup(func() { s.Close() })
+	if _, err := s.PutSecret(r.ctx, "A", "a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-rotated; err != nil {
+		t.Fatal(err)
+	}
+	r.stop()
+	r.start()
+	if _, err := r.Create(r.ctx, eqvps.CreateSandbox{Secrets: []string{"A"}}); err != nil {
 		t.Error(err)
 	}
 }
