@@ -13,12 +13,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/eqvps/eqvps"
+	"github.com/eqvps/eqvps/wire"
 	"github.com/eqvps/eqvps/guest/agentbin"
 )
 
@@ -248,6 +250,22 @@ func TestErrorsAreDocumented(t *testing.T) {
 		row := fmt.Sprintf("| %d | `%s` | %s | %s |\n", k.Status, k.Code, k.Message, k.Fix)
 		if !strings.Contains(string(b), row) {
 			t.Errorf("docs/rest-api.md lacks the row\n%s", row)
+		}
+	}
+}
+
+// TestLimitsAreDocumented: each limit that the service tells is in the docs, with
+// the value that it has.
+func TestLimitsAreDocumented(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join(root, "docs/rest-api.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits := reflect.ValueOf(wire.NewTariffs(nil).Limits)
+	for i := range limits.NumField() {
+		row := fmt.Sprintf("| `%s` | %d |", limits.Type().Field(i).Tag.Get("json"), limits.Field(i).Int())
+		if !strings.Contains(string(b), row) {
+			t.Errorf("docs/rest-api.md lacks %s", row)
 		}
 	}
 }

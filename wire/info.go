@@ -41,6 +41,11 @@ type Limits struct {
 	OutputBytes        int64 `json:"output_bytes_per_stream"`
 	InlineFileBytes    int64 `json:"inline_file_bytes"`
 	FileBytes          int64 `json:"file_bytes"`
+	UploadPartBytes    int64 `json:"upload_part_bytes"`
+	LinkTTLDefault     int64 `json:"link_ttl_default_seconds"`
+	LinkTTLMin         int64 `json:"link_ttl_min_seconds"`
+	LinkTTLMax         int64 `json:"link_ttl_max_seconds"`
+	PathBytes          int64 `json:"path_bytes"`
 	TaskOutputBytes    int64 `json:"task_output_bytes_per_stream"`
 	TaskReadBytes      int64 `json:"task_read_bytes_per_stream"`
 	TasksRunning       int64 `json:"tasks_running_per_sandbox"`
@@ -51,27 +56,41 @@ type Limits struct {
 	Secrets            int64 `json:"secrets_per_account"`
 	IdleTimeoutDefault int64 `json:"idle_timeout_default_seconds"`
 	IdleTimeoutMin     int64 `json:"idle_timeout_min_seconds"`
+	IdleTimeoutMax     int64 `json:"idle_timeout_max_seconds"`
 	TTLMin             int64 `json:"ttl_min_seconds"`
 	TTLMax             int64 `json:"ttl_max_seconds"`
+	TTLMaxPersistent   int64 `json:"ttl_max_persistent_seconds"`
+	EventsKept         int64 `json:"events_kept_per_sandbox"`
+	EventsKeptSeconds  int64 `json:"events_kept_after_end_seconds"`
 }
 
 // NewTariffs renders a table of tariffs.
 func NewTariffs(ts eqvps.Tariffs) Tariffs {
 	out := Tariffs{
 		Currency: "USD", Data: []Tariff{},
-		Billing: map[string]Model{string(eqvps.Ephemeral): {
-			Unit: "second", MinimumSeconds: int64(eqvps.MinBilledTime / time.Second),
-			Description: "Total running time, rounded up to whole seconds, at least 60, times the hourly rate, rounded half up once to a millionth of a dollar. A sandbox that never became usable is free.",
-		}},
+		Billing: map[string]Model{
+			string(eqvps.Ephemeral): {
+				Unit: "second", MinimumSeconds: int64(eqvps.MinBilledTime / time.Second),
+				Description: "Total running time, rounded up to whole seconds, at least 60, times the hourly rate, rounded half up once to a millionth of a dollar. A sandbox that never became usable is free.",
+			},
+			string(eqvps.Persistent): {
+				Unit: "hour", MinimumSeconds: int64(time.Hour / time.Second),
+				Description: "Started hours of its running time without pauses, times the hourly rate, at most 547.5 hours a calendar month (UTC). A pause starts no new hour. A sandbox that never became usable is free.",
+			},
+		},
 		Limits: Limits{
 			ExecTimeoutDefault: int64(eqvps.DefaultExecTimeout / time.Second), ExecTimeoutMax: int64(eqvps.MaxExecTimeout / time.Second),
 			CommandBytes: eqvps.MaxCommandBytes, StdinBytes: eqvps.MaxStdinBytes, OutputBytes: eqvps.MaxOutputBytes,
-			InlineFileBytes: eqvps.MaxInlineFileBytes, FileBytes: eqvps.MaxFileBytes,
+			InlineFileBytes: eqvps.MaxInlineFileBytes, FileBytes: eqvps.MaxFileBytes, UploadPartBytes: eqvps.MaxPartBytes,
+			LinkTTLDefault: int64(eqvps.DefaultLinkTTL / time.Second), LinkTTLMin: int64(eqvps.MinLinkTTL / time.Second), LinkTTLMax: int64(eqvps.MaxLinkTTL / time.Second),
+			PathBytes: eqvps.MaxPathBytes,
 			TaskOutputBytes: eqvps.TaskRetainBytes, TaskReadBytes: eqvps.MaxTaskReadBytes,
 			TasksRunning: eqvps.MaxRunningTasks, TasksKept: eqvps.MaxTasks,
 			EnvVars: eqvps.MaxEnvVars, EnvValueBytes: eqvps.MaxEnvValueBytes, EnvBytes: eqvps.MaxEnvBytes, Secrets: eqvps.MaxSecrets,
 			IdleTimeoutDefault: int64(eqvps.DefaultIdleTimeout / time.Second), IdleTimeoutMin: int64(eqvps.MinIdleTimeout / time.Second),
-			TTLMin: int64(eqvps.MinTTL / time.Second), TTLMax: int64(eqvps.MaxEphemeralTTL / time.Second),
+			IdleTimeoutMax: int64(eqvps.MaxIdleTimeout / time.Second),
+			TTLMin:         int64(eqvps.MinTTL / time.Second), TTLMax: int64(eqvps.MaxEphemeralTTL / time.Second), TTLMaxPersistent: int64(eqvps.MaxPersistentTTL / time.Second),
+			EventsKept: eqvps.MaxEvents, EventsKeptSeconds: int64(eqvps.EventLife / time.Second),
 		},
 	}
 	for _, t := range ts {
