@@ -2,9 +2,12 @@ package fake_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"net"
 	"os"
 	"path/filepath"
@@ -52,16 +55,48 @@ func program(g *fake.Guest) func(net.Conn) {
 	}
 }
 
+// memory is what the program remembers, as it lies in the guest's memory.
+type memory struct {
+	Value string
+	Count int
+	fill  []byte
+}
+
 func do(g *fake.Guest, line string) (string, error) {
 	command, rest, _ := strings.Cut(line, " ")
+	var m memory
+	if b := g.Memory(); len(b) > 0 {
+		line, fill, _ := bytes.Cut(b, []byte("\n"))
+		if err := json.Unmarshal(line, &m); err != nil {
+			return "", err
+		}
+		m.fill = fill
+	}
+	store := func(answer string) (string, error) {
+		b, err := json.Marshal(m)
+		g.SetMemory(slices.Concat(b, []byte("\n"), m.fill))
+		return answer, err
+	}
 	switch command {
 	case "ping":
 		return "pong " + rest, nil
 	case "set":
-		g.SetMemory([]byte(rest))
-		return "ok", nil
+		m.Value = rest
+		return store("ok")
 	case "get":
-		return string(g.Memory()), nil
+		return m.Value, nil
+	case "count":
+		m.Count++
+		return store(strconv.Itoa(m.Count))
+	case "fill":
+		n, err := strconv.Atoi(rest)
+		m.fill = bytes.Repeat([]byte("filled"), n<<20/6)
+		if err != nil {
+			return "", err
+		}
+		return store("ok")
+	case "sum":
+		return fmt.Sprintf("%08x", crc32.ChecksumIEEE(m.fill)), nil
 	case "cpus":
 		return strconv.Itoa(g.Spec().VCPUs), nil
 	case "console":

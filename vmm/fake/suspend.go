@@ -131,13 +131,6 @@ func (m *machine) save(ctx context.Context, state *os.File, page vmm.PageFunc) e
 	}
 	memory := encode(m.guest.Memory())
 	for address := 0; address < len(memory); address += vmm.PageSize {
-		select {
-		case <-m.guest.done:
-			return vmm.ErrGone
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		default:
-		}
 		now := make([]byte, vmm.PageSize)
 		copy(now, memory[address:])
 		old, err := before.page(uint64(address))
@@ -149,6 +142,13 @@ func (m *machine) save(ctx context.Context, state *os.File, page vmm.PageFunc) e
 		}
 		if err := page(uint64(address), now); err != nil {
 			return err
+		}
+		select {
+		case <-m.guest.done:
+			return vmm.ErrGone
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		default:
 		}
 	}
 	return nil

@@ -139,7 +139,15 @@ func cmdline(h *host, more string) string {
 
 // restoreArgs are the options of a restore. There is no kernel: it already is
 // in the guest's memory, and loading it again would cost each machine its size.
-func restoreArgs() []string { return []string{"-incoming", "defer"} }
+// The state of a suspended machine does not begin with a description of the
+// machine, as that of a snapshot does.
+func restoreArgs(suspended bool) []string {
+	args := []string{"-incoming", "defer"}
+	if suspended {
+		args = append(args, "-global", "migration.send-configuration=off")
+	}
+	return args
+}
 
 func onOff(on bool) string {
 	if on {

@@ -102,7 +102,7 @@ func (m *machine) gone(err error) error {
 // Snapshot stops the guest and writes its device state to w.
 func (m *machine) Snapshot(ctx context.Context, w *os.File) error {
 	err := m.control(ctx, func(c *conversation) error {
-		if err := checkShared(c); err != nil {
+		if err := m.checkShared(c); err != nil {
 			return err
 		}
 		const name = "state"
@@ -123,21 +123,21 @@ func (m *machine) Snapshot(ctx context.Context, w *os.File) error {
 	return nil
 }
 
-// checkShared refuses a machine with private memory: its snapshot would have
-// to carry all of it.
-func checkShared(c *conversation) error {
-	reply, err := c.do(&command{Execute: "query-memdev"})
+// checkShared refuses a machine whose memory is in no file: its snapshot would
+// have to carry all of it.
+func (m *machine) checkShared(c *conversation) error {
+	r, err := findRAM(c)
 	if err != nil {
 		return err
 	}
-	var devices []struct {
-		Share bool `json:"share"`
-	}
-	if err := json.Unmarshal(reply, &devices); err != nil {
-		return fmt.Errorf("query-memdev: %w", err)
-	}
-	if len(devices) != 1 || !devices[0].Share {
+	found, err := findMapping(m.handle.PID, r.main)
+	switch {
+	case err != nil:
+		return err
+	case !found.shared:
 		return errors.New("the machine was restored and its memory is private: only a booted machine can be snapshot")
+	case found.inMemory():
+		return errors.New("the machine's memory lies in no file: boot it with a memory file to snapshot it")
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ import (
 const Name = "qemu"
 
 const (
-	binary     = "qemu-system-x86_64"
+	program    = "qemu-system-x86_64"
 	oldestText = "7.2" // parseVersion compares with it
 )
 
@@ -99,12 +99,12 @@ func (m *Monitor) inspect(ctx context.Context) (*host, error) {
 }
 
 func findBinary() (string, error) {
-	for _, name := range []string{binary, "/usr/bin/" + binary} {
+	for _, name := range []string{program, "/usr/bin/" + program} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path, nil
 		}
 	}
-	return "", errors.New(binary + " was not found: install the package qemu-system-x86")
+	return "", errors.New(program + " was not found: install the package qemu-system-x86")
 }
 
 var versionPattern = regexp.MustCompile(`QEMU emulator version (\d+)\.(\d+)(\.\d+)?`)

@@ -21,7 +21,8 @@ const (
 	// maxQMPLine bounds one line from the monitor, which a hostile guest may
 	// have taken over.
 	maxQMPLine = 1 << 20
-	// qmpTimeout bounds a conversation whose caller set no deadline.
+	// qmpTimeout bounds what a monitor may take for one conversation, whatever
+	// deadline the caller set.
 	qmpTimeout = time.Minute
 )
 
@@ -54,6 +55,9 @@ func (e *qmpError) Error() string { return e.Desc }
 // does when it ends.
 var errHungUp = errors.New("the monitor hung up")
 
+// errNoAnswer tells that a monitor took too long.
+var errNoAnswer = errors.New("the monitor does not answer")
+
 // lastID makes the ids of commands differ between all conversations of this
 // process: a reply to the last client may still reach the next one.
 var lastID atomic.Uint64
@@ -61,29 +65,33 @@ var lastID atomic.Uint64
 // conversation is one connection to a monitor's control socket. Commands are
 // answered in order, so several may be written before the first answer is read.
 type conversation struct {
-	ctx    context.Context
-	conn   *net.UnixConn
-	lines  *bufio.Scanner
-	cancel func()
+	ctx     context.Context
+	conn    *net.UnixConn
+	lines   *bufio.Scanner
+	timeout *time.Timer
+	cancel  func()
 }
 
 // converse connects and asks for the command mode. The caller must call close.
 // The conversation ends with the context.
 func converse(ctx context.Context, dir string) (*conversation, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, qmpTimeout, errors.New("the monitor does not answer"))
+	ctx, cancel := context.WithCancelCause(ctx)
+	timeout := time.AfterFunc(qmpTimeout, func() { cancel(errNoAnswer) })
 	conn, err := dial(ctx, dir, controlSocket)
 	if err != nil {
-		cancel()
+		timeout.Stop()
+		cancel(nil)
 		return nil, err
 	}
 	lines := bufio.NewScanner(conn)
 	lines.Buffer(nil, maxQMPLine)
 	lines.Split(wholeLines)
-	c := &conversation{ctx: ctx, conn: conn, lines: lines}
+	c := &conversation{ctx: ctx, conn: conn, lines: lines, timeout: timeout}
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	c.cancel = func() {
 		stop()
-		cancel()
+		timeout.Stop()
+		cancel(nil)
 		conn.Close()
 	}
 	return c, nil
@@ -99,6 +107,14 @@ func wholeLines(data []byte, _ bool) (advance int, token []byte, err error) {
 }
 
 func (c *conversation) close() { c.cancel() }
+
+// untimed calls f in the middle of the conversation. Its time is not the
+// monitor's, and only the caller's context bounds it.
+func (c *conversation) untimed(f func() error) error {
+	c.timeout.Stop()
+	defer c.timeout.Reset(qmpTimeout)
+	return f()
+}
 
 // send writes commands without waiting for an answer and gives each its id.
 func (c *conversation) send(commands ...*command) error {

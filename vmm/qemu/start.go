@@ -39,7 +39,9 @@ func (m *Monitor) Boot(ctx context.Context, spec vmm.Spec) (vmm.Machine, error) 
 	defer memory.Close()
 	machine, err := m.boot(ctx, h, spec, memory)
 	if err != nil {
-		os.Remove(spec.MemoryFile)
+		if spec.MemoryFile != "" {
+			os.Remove(spec.MemoryFile)
+		}
 		return nil, fmt.Errorf("boot machine %s: %w", spec.ID, err)
 	}
 	return machine, nil
@@ -51,7 +53,7 @@ func (m *Monitor) boot(ctx context.Context, h *host, spec vmm.Spec, memory *os.F
 		return nil, err
 	}
 	return start(ctx, h, spec, append(args, bootArgs(h, spec)...), []*os.File{memory},
-		func(c *conversation) error {
+		func(c *conversation, _ *process) error {
 			_, err := c.do(capabilities(), &command{Execute: "cont"})
 			return err
 		})
@@ -60,6 +62,9 @@ func (m *Monitor) boot(ctx context.Context, h *host, spec vmm.Spec, memory *os.F
 // createMemory makes the file that becomes the guest's memory. It never takes
 // an existing one, which another machine may have mapped.
 func createMemory(spec vmm.Spec) (*os.File, error) {
+	if spec.MemoryFile == "" {
+		return emptyMemory(spec)
+	}
 	f, err := os.OpenFile(spec.MemoryFile, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("create the memory file of machine %s: %w", spec.ID, err)
@@ -68,6 +73,22 @@ func createMemory(spec vmm.Spec) (*os.File, error) {
 		f.Close()
 		os.Remove(spec.MemoryFile)
 		return nil, fmt.Errorf("create the memory file of machine %s: %w", spec.ID, err)
+	}
+	return f, nil
+}
+
+// emptyMemory makes memory that lies in no file. A machine shares it with
+// nobody, and yet maps it shared: a private page would lie on top of one of the
+// file, and both would cost memory.
+func emptyMemory(spec vmm.Spec) (*os.File, error) {
+	fd, err := unix.MemfdCreate("guest-memory", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make the memory of machine %s: %w", spec.ID, err)
+	}
+	f := os.NewFile(uintptr(fd), "guest-memory")
+	if err := f.Truncate(int64(spec.MemoryMiB) << 20); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("make the memory of machine %s: %w", spec.ID, err)
 	}
 	return f, nil
 }
@@ -88,7 +109,7 @@ func (m *Monitor) Restore(ctx context.Context, spec vmm.Spec) (vmm.Machine, erro
 }
 
 func (m *Monitor) restore(ctx context.Context, h *host, spec vmm.Spec) (vmm.Machine, error) {
-	if spec.Memory == nil || spec.State == nil {
+	if spec.State == nil || spec.Memory == nil && spec.Pages == nil {
 		return nil, errors.New("a restore needs both the memory and the state of a snapshot")
 	}
 	state, err := reopen(spec.State)
@@ -96,19 +117,70 @@ func (m *Monitor) restore(ctx context.Context, h *host, spec vmm.Spec) (vmm.Mach
 		return nil, fmt.Errorf("open the device state: %w", err)
 	}
 	defer state.Close()
-	args, err := machineArgs(h, spec, false)
+	memory := spec.Memory
+	if memory == nil {
+		if memory, err = emptyMemory(spec); err != nil {
+			return nil, err
+		}
+		defer memory.Close()
+	}
+	args, err := machineArgs(h, spec, spec.Memory == nil)
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, h, spec, append(args, restoreArgs()...), []*os.File{spec.Memory, state}, load)
+	args = append(args, restoreArgs(spec.Pages != nil)...)
+	return start(ctx, h, spec, args, []*os.File{memory, state}, func(c *conversation, p *process) error {
+		if spec.Pages == nil {
+			return load(c, capabilities(), migrationCapabilities())
+		}
+		if err := fill(c, p, spec.Pages); err != nil {
+			return err
+		}
+		return load(c)
+	})
+}
+
+// fill writes the pages of a suspended machine into the memory of a monitor
+// that waits for the device state. It comes before the state: devices look into
+// memory while they are loaded.
+func fill(c *conversation, p *process, pages func(put vmm.PageFunc) error) error {
+	if _, err := c.do(capabilities()); err != nil {
+		return err
+	}
+	r, err := findRAM(c)
+	if err != nil {
+		return err
+	}
+	memory, err := openMemory(p, r)
+	if err != nil {
+		return err
+	}
+	defer memory.file.Close()
+	return c.untimed(func() error {
+		var refused error
+		err := pages(func(address uint64, pages []byte) error {
+			if c.ctx.Err() != nil {
+				return context.Cause(c.ctx)
+			}
+			err := memory.put(address, pages)
+			if refused == nil {
+				refused = err
+			}
+			return err
+		})
+		if err == nil {
+			err = refused
+		}
+		return err
+	})
 }
 
 // load lets a waiting monitor read the device state and run the machine. All
 // is written at once; the answers that matter are a refusal and the event that
 // tells that the guest runs.
-func load(c *conversation) error {
-	err := c.send(capabilities(), migrationCapabilities(),
-		&command{Execute: "migrate-incoming", Arguments: map[string]any{"uri": fmt.Sprintf("fd:%d", fdState)}})
+func load(c *conversation, first ...*command) error {
+	err := c.send(append(first,
+		&command{Execute: "migrate-incoming", Arguments: map[string]any{"uri": fmt.Sprintf("fd:%d", fdState)}})...)
 	if err != nil {
 		return err
 	}
@@ -136,7 +208,7 @@ func (m *Monitor) prepare(ctx context.Context, spec vmm.Spec) (*host, error) {
 
 // start spawns a monitor and holds the conversation that makes its guest run.
 // On failure nothing is left and the error ends with what the monitor said.
-func start(ctx context.Context, h *host, spec vmm.Spec, args []string, files []*os.File, run func(*conversation) error) (_ vmm.Machine, err error) {
+func start(ctx context.Context, h *host, spec vmm.Spec, args []string, files []*os.File, run func(*conversation, *process) error) (_ vmm.Machine, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -154,7 +226,7 @@ func start(ctx context.Context, h *host, spec vmm.Spec, args []string, files []*
 	if err != nil {
 		return nil, err
 	}
-	if err := introduce(ctx, spec, proc.pid, run); err != nil {
+	if err := introduce(ctx, spec, proc, run); err != nil {
 		hungUp := errors.Is(err, errHungUp)
 		if hungUp {
 			// Its last words come before its end.
@@ -178,9 +250,9 @@ func start(ctx context.Context, h *host, spec vmm.Spec, args []string, files []*
 }
 
 // introduce tells the caller of the new process and then talks to it.
-func introduce(ctx context.Context, spec vmm.Spec, pid int, run func(*conversation) error) error {
+func introduce(ctx context.Context, spec vmm.Spec, p *process, run func(*conversation, *process) error) error {
 	if spec.OnSpawn != nil {
-		if err := spec.OnSpawn(pid); err != nil {
+		if err := spec.OnSpawn(p.pid); err != nil {
 			return err
 		}
 	}
@@ -189,7 +261,7 @@ func introduce(ctx context.Context, spec vmm.Spec, pid int, run func(*conversati
 		return err
 	}
 	defer c.close()
-	return run(c)
+	return run(c, p)
 }
 
 // spawn starts QEMU in the network namespace of the spec. The process is its

@@ -47,6 +47,10 @@ func Run(t *testing.T, f Factory) {
 	t.Run("Console", func(t *testing.T) { f.testConsole(t, s) })
 	t.Run("NoSnapshotOfACopy", func(t *testing.T) { f.testNoSnapshotOfACopy(t, s) })
 	t.Run("FailedRestores", func(t *testing.T) { f.testFailedRestores(t, s) })
+	t.Run("Suspend", func(t *testing.T) { f.testSuspend(t, s) })
+	t.Run("Continue", func(t *testing.T) { f.testContinue(t, s) })
+	t.Run("KilledWhileSuspending", func(t *testing.T) { f.testKilledWhileSuspending(t, s) })
+	t.Run("NoMemoryFile", f.testNoMemoryFile)
 }
 
 // snapshot is a frozen machine whose guest holds the value "template".
@@ -340,7 +344,8 @@ func (f Factory) expectGone(t *testing.T, m vmm.Machine) {
 	_, adoptErr := f.New().Adopt(t.Context(), m.Handle())
 	for name, err := range map[string]error{
 		"DialGuest": dialErr, "Console": consoleErr, "CPUTime": timeErr, "Adopt": adoptErr,
-		"Snapshot": m.Snapshot(t.Context(), nil),
+		"Snapshot": m.Snapshot(t.Context(), nil), "Continue": m.Continue(t.Context()),
+		"Suspend": m.Suspend(t.Context(), nil, nil),
 	} {
 		if !errors.Is(err, vmm.ErrGone) {
 			t.Errorf("%s of a dead machine: got %v, want ErrGone", name, err)

@@ -17,7 +17,7 @@ import (
 type guest struct {
 	t     testing.TB
 	conn  net.Conn
-	lines chan string // closed when the connection ends
+	lines chan string // closed when the connection ends; holds what comes while a line is sent
 }
 
 var nonce atomic.Uint64
@@ -34,7 +34,7 @@ func dialGuest(t testing.TB, m vmm.Machine) *guest {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	g := &guest{t: t, conn: conn, lines: make(chan string)}
+	g := &guest{t: t, conn: conn, lines: make(chan string, 1000)}
 	stop := t.Context().Done()
 	go func() {
 		defer close(g.lines)

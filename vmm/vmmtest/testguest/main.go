@@ -7,13 +7,16 @@
 //
 // Commands: "ping TEXT", "set TEXT", "get", "console N" (print N bytes on the
 // console), "read DEV" and "write DEV TEXT" (first block of /dev/DEV), "mac",
-// "serial DEV", "cpus", "panic".
+// "serial DEV", "cpus", "count" (how often it was asked), "fill N" (write N MiB
+// of memory and keep them), "sum" (of what fill wrote), "panic".
 package main
 
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"os"
 	"path/filepath"
@@ -101,7 +104,7 @@ func openChannel() (*os.File, error) {
 // serve answers lines for ever. A read returns EOF at once while the host side
 // is closed, hence the pause.
 func serve(port *os.File) {
-	var value string
+	var m memory
 	in := bufio.NewReader(port)
 	for {
 		line, err := in.ReadString('\n')
@@ -113,7 +116,7 @@ func serve(port *os.File) {
 			in.Reset(port)
 			continue
 		}
-		answer, err := do(strings.TrimSuffix(line, "\n"), &value)
+		answer, err := do(strings.TrimSuffix(line, "\n"), &m)
 		if err != nil {
 			answer = "error: " + err.Error()
 		}
@@ -121,16 +124,42 @@ func serve(port *os.File) {
 	}
 }
 
-func do(line string, value *string) (string, error) {
+// memory is what this program remembers and a restored machine must still know.
+type memory struct {
+	value string
+	count int
+	fill  []byte
+}
+
+func do(line string, m *memory) (string, error) {
 	command, rest, _ := strings.Cut(line, " ")
 	switch command {
 	case "ping":
 		return "pong " + rest, nil
 	case "set":
-		*value = rest
+		m.value = rest
 		return "ok", nil
 	case "get":
-		return *value, nil
+		return m.value, nil
+	case "count":
+		m.count++
+		return strconv.Itoa(m.count), nil
+	case "fill":
+		n, err := strconv.Atoi(rest)
+		if err != nil {
+			return "", err
+		}
+		m.fill = make([]byte, n<<20)
+		x := uint64(88172645463325252)
+		for i := 0; i < len(m.fill); i += 8 {
+			x ^= x << 13
+			x ^= x >> 7
+			x ^= x << 17
+			binary.NativeEndian.PutUint64(m.fill[i:], x)
+		}
+		return "ok", nil
+	case "sum":
+		return fmt.Sprintf("%08x", crc32.ChecksumIEEE(m.fill)), nil
 	case "console":
 		n, err := strconv.Atoi(rest)
 		if err != nil {
