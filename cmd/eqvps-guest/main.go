@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,6 +18,10 @@ import (
 
 // memoryLimit is where the agent's garbage collector starts to work hard.
 const memoryLimit = 48 << 20
+
+// lastWords is how long a machine that cannot boot stays, for its host to read
+// why: with the monitor the console is gone.
+const lastWords = time.Second
 
 func main() {
 	if os.Getpid() != 1 {
@@ -32,6 +37,8 @@ func main() {
 
 func run() error {
 	if err := boot(); err != nil {
+		fmt.Fprintln(os.Stderr, "eqvps-guest:", err)
+		time.Sleep(lastWords)
 		return err
 	}
 	id, err := openIdentity()
