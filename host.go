@@ -8,6 +8,7 @@ import (
 // Host runs machines. Its own records, on its own disk, tell what it runs: a
 // host can be asked for a machine that a process now dead has started.
 type Host interface {
+	Pauser
 	// Start makes a fresh machine and returns when its guest answers. An error
 	// leaves nothing behind. Codes: CodeUnknownImage, CodeCapacity,
 	// CodeStartFailed.
@@ -43,13 +44,16 @@ type Pauser interface {
 	// Pause puts a running machine away: processes frozen, memory encrypted with
 	// key and written beside its disk, everything else freed. When it returns nil
 	// all of it is on disk for good; on an error the machine runs on, or else
-	// its Done is closed. Foreground commands under way are ended.
+	// its Done is closed. Foreground commands under way are ended. CodeCapacity
+	// when the host's disk has no room for it.
 	Pause(ctx context.Context, id string, key []byte) error
 	// Resume brings a paused machine back as it was, with a clock and randomness
 	// that are new before any of its processes goes on. Paused memory is used
-	// once: it is gone when Resume returns nil. On an error it is still there, and
-	// nothing runs. A machine that still runs, because the process that paused it
-	// died in the middle, is taken back as it is. CodeStartFailed, CodeCapacity.
+	// once: it is gone when Resume returns nil. On an error nothing runs and it is
+	// still there, unless the guest may have gone on from it without an answer:
+	// Paused tells. A machine that still runs, because the process that paused it
+	// died in the middle, is taken back as it is. CodeStartFailed, also where this
+	// host cannot go on with such memory any more; CodeCapacity.
 	Resume(ctx context.Context, m StartMachine) (Machine, error)
 	// Reboot starts a machine anew from the disk that an earlier one of this id
 	// has left, whatever became of that one. Paused memory, if any, is dropped.
@@ -76,6 +80,8 @@ type Machine interface {
 	EgressBytes() (uint64, error)
 	// Done is closed when the machine has died, for whatever reason.
 	Done() <-chan struct{}
+	// Cause tells why, once Done is closed: ReasonOOM or ReasonError.
+	Cause() Reason
 	// Close drops this process's connections; the machine runs on.
 	Close() error
 }

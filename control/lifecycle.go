@@ -38,9 +38,6 @@ func (s *Service) Create(ctx context.Context, c eqvps.CreateSandbox) (*eqvps.San
 	sb := eqvps.NewSandbox(c, p, tariff, s.now())
 	start := eqvps.StartMachine{ID: sb.ID, Tariff: tariff, Image: c.Image, Env: c.Env}
 	if sb.Mode == eqvps.Persistent {
-		if s.pauser == nil {
-			return nil, eqvps.Errorf(eqvps.CodeInvalidValue, "This server does not offer persistent sandboxes yet; use mode \"ephemeral\".")
-		}
 		start.Persistent, start.Key = true, newPauseKey()
 	}
 	if err := s.addRecord(context.WithoutCancel(ctx), sb, start); err != nil {
@@ -110,7 +107,7 @@ func (s *Service) watch(l *live) {
 		if s.lookup(l.id) != l {
 			return // it is being ended already
 		}
-		reason := causeOf(l.machine)
+		reason := l.machine.Cause()
 		s.log.Warn("machine died", "sandbox", l.id, "reason", reason)
 		if l.mode == eqvps.Persistent {
 			s.revive(ctx, l, reason)
@@ -120,13 +117,6 @@ func (s *Service) watch(l *live) {
 			s.log.Error("cannot free a dead machine; will try again", "sandbox", l.id, "err", err)
 		}
 	})
-}
-
-func causeOf(m eqvps.Machine) eqvps.Reason {
-	if c, ok := m.(interface{ Cause() eqvps.Reason }); ok {
-		return c.Cause()
-	}
-	return eqvps.ReasonError
 }
 
 // Delete ends a sandbox of the caller.

@@ -107,7 +107,7 @@ func (s *Service) pause(ctx context.Context, id string, reason eqvps.Reason) (*e
 		return nil, err
 	}
 	s.remove(l)
-	if err := s.pauser.Pause(ctx, id, kept.Key); err != nil {
+	if err := s.host.Pause(ctx, id, kept.Key); err != nil {
 		return nil, s.notPaused(ctx, l, reason, err)
 	}
 	l.machine.Close()
@@ -274,13 +274,13 @@ func (s *Service) machineFor(ctx context.Context, sb *eqvps.Sandbox, fromDisk bo
 	if !fromDisk {
 		// Also where nothing lies paused: a pause that was cut short may have
 		// left the machine running.
-		m, err = s.pauser.Resume(ctx, start)
-		if err == nil || s.pauser.Paused(sb.ID) {
+		m, err = s.host.Resume(ctx, start)
+		if err == nil || s.host.Paused(sb.ID) {
 			return m, false, err
 		}
 		s.log.Warn("a sandbox's memory is lost; it is started from its disk", "sandbox", sb.ID, "err", err)
 	}
-	m, err = s.pauser.Reboot(ctx, start)
+	m, err = s.host.Reboot(ctx, start)
 	return m, true, err
 }
 

@@ -55,7 +55,6 @@ type Service struct {
 	store   Store
 	keys    eqvps.Keyring
 	host    eqvps.Host
-	pauser  eqvps.Pauser // the host as well; nil: it has no persistent machines
 	tariffs eqvps.Tariffs
 	abuse   time.Duration // the window; less than 0: none
 	now     func() time.Time
@@ -88,7 +87,6 @@ func New(cfg Config) *Service {
 		abuse: cfg.CPUAbuseWindow, now: cfg.Now, log: cfg.Logger,
 		live: map[string]*live{}, locked: map[string]chan struct{}{}, unrecorded: map[string]ending{}, touched: map[string]time.Time{},
 	}
-	s.pauser, _ = cfg.Host.(eqvps.Pauser)
 	if s.abuse == 0 {
 		s.abuse = DefaultCPUAbuseWindow
 	}

@@ -116,7 +116,7 @@ func (s *Service) explain(ctx context.Context, l *live, err error) error {
 	case died && l.mode == eqvps.Persistent:
 		return eqvps.Errorf(eqvps.CodeNotRunning, "The sandbox's machine died under the call; it comes back from its disk.")
 	case died:
-		sb.State, sb.Reason = eqvps.StateDeleting, causeOf(l.machine) // as its record is about to say
+		sb.State, sb.Reason = eqvps.StateDeleting, l.machine.Cause() // as its record is about to say
 		return unusable(sb)
 	}
 	return err

@@ -20,7 +20,7 @@ func (n *Node) Baseline(ctx context.Context, id string, tariff eqvps.Tariff, com
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, n.Destroy(context.WithoutCancel(ctx), id)) }()
-	p, err := n.place(ctx, id, t.image.ID, tariff)
+	p, err := n.place(ctx, &record{Name: id, Image: t.image.ID}, tariff)
 	if err != nil {
 		return 0, err
 	}

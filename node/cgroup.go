@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/containerd/cgroups/v3"
@@ -110,6 +112,26 @@ func (g group) add(pid int) error {
 		return err
 	}
 	return cg.AddProc(uint64(pid))
+}
+
+// oomKills is how many processes the kernel has killed in the cgroup for want
+// of memory; 0 if it cannot be told.
+func (g group) oomKills() int {
+	file := filepath.Join("/sys/fs/cgroup", g.path, "memory.events")
+	if !unified() {
+		file = filepath.Join("/sys/fs/cgroup", string(cgroup1.Memory), g.path, "memory.oom_control")
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(b)) {
+		if count, ok := strings.CutPrefix(line, "oom_kill "); ok {
+			n, _ := strconv.Atoi(strings.TrimSpace(count))
+			return n
+		}
+	}
+	return 0
 }
 
 // emptyTimeout bounds the wait for a cgroup whose last process is on its way

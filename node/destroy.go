@@ -49,17 +49,22 @@ func (n *Node) destroyIn(ctx context.Context, dir string) error {
 	if r == nil {
 		r = &record{Name: filepath.Base(dir)}
 	}
-	if err := n.do("destroy.monitor", func() error { return n.killMonitor(ctx, r, dir) }); err != nil {
-		return err
-	}
-	err = errors.Join(
-		n.do("destroy.slot", func() error { return n.freeSlot(ctx, r.Slot) }),
-		n.do("destroy.cgroup", n.group(r.Name).remove),
-	)
-	if err != nil {
+	if err := n.stop(ctx, "destroy", r, dir); err != nil {
 		return err
 	}
 	return n.do("destroy.folder", func() error { return os.RemoveAll(dir) })
+}
+
+// stop ends a machine and frees all it had but its folder. The labels of its
+// steps begin with why.
+func (n *Node) stop(ctx context.Context, why string, r *record, dir string) error {
+	if err := n.do(why+".monitor", func() error { return n.killMonitor(ctx, r, dir) }); err != nil {
+		return err
+	}
+	return errors.Join(
+		n.do(why+".slot", func() error { return n.freeSlot(ctx, r.Slot) }),
+		n.do(why+".cgroup", n.group(r.Name).remove),
+	)
 }
 
 // cancelStart ends the start of a machine that is still under way and waits

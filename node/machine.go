@@ -19,20 +19,36 @@ const reconnectTimeout = 10 * time.Second
 // machine is a running machine: its monitor and the way to its guest agent.
 type machine struct {
 	node   *Node
+	id     string // of its sandbox, once a caller holds it
 	record *record
 	slot   *network.Slot
 	vm     vmm.Machine
 
 	mu     sync.Mutex
 	client *guest.Client // nil: not connected yet
+	held   bool          // being paused: there is no session for callers
 }
 
 // Adopt finds a machine that an earlier process started and makes sure that
 // its guest answers.
 func (n *Node) Adopt(ctx context.Context, id string) (eqvps.Machine, error) {
+	mc, err := n.adopt(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if mc.record.Base != nil {
+		n.dropUsed(n.machineDir(id)) // of a resume that succeeded and died
+	}
+	return n.track(id, mc), nil
+}
+
+func (n *Node) adopt(ctx context.Context, id string) (*machine, error) {
 	r, err := readRecord(n.machineDir(id))
 	if err != nil {
 		return nil, err
+	}
+	if isPaused(n.machineDir(id)) {
+		return nil, fmt.Errorf("machine %s is paused: %w", id, vmm.ErrGone)
 	}
 	if r == nil || r.Handle == nil {
 		return nil, fmt.Errorf("machine %s: %w", id, vmm.ErrGone)
@@ -45,13 +61,11 @@ func (n *Node) Adopt(ctx context.Context, id string) (eqvps.Machine, error) {
 	if err != nil {
 		return nil, err
 	}
+	if mc := n.tracked(id); mc != nil {
+		mc.Close() // its channel would keep another waiting
+	}
 	m := &machine{node: n, record: r, slot: slot, vm: vm}
 	if err := m.Ping(ctx); err != nil {
-		m.Close()
-		return nil, err
-	}
-	// The host's clock may have been stepped while nobody told the guest.
-	if err := m.client.SetClock(ctx, time.Now()); err != nil {
 		m.Close()
 		return nil, err
 	}
@@ -62,6 +76,9 @@ func (n *Node) Adopt(ctx context.Context, id string) (eqvps.Machine, error) {
 func (m *machine) connect(ctx context.Context) (*guest.Client, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.held {
+		return nil, errHeld
+	}
 	if m.client != nil {
 		select {
 		case <-m.client.Done():
@@ -82,6 +99,11 @@ func (m *machine) connect(ctx context.Context) (*guest.Client, error) {
 	if err != nil {
 		return nil, eqvps.WrapError(eqvps.CodeUnreachable, err)
 	}
+	// The host's clock may have been set while nobody told the guest.
+	if err := c.SetClock(ctx, time.Now()); err != nil {
+		c.Close()
+		return nil, err
+	}
 	m.client = c
 	return c, nil
 }
@@ -91,7 +113,17 @@ func (m *machine) Done() <-chan struct{}           { return m.vm.Done() }
 func (m *machine) CPUTime() (time.Duration, error) { return m.vm.CPUTime() }
 func (m *machine) EgressBytes() (uint64, error)    { return m.slot.EgressBytes() }
 
+// Cause tells why a machine whose Done is closed has died: for want of memory,
+// its own or its host's for it, or for another reason.
+func (m *machine) Cause() eqvps.Reason {
+	if m.node.group(m.record.Name).oomKills() > 0 {
+		return eqvps.ReasonOOM
+	}
+	return eqvps.ReasonError
+}
+
 func (m *machine) Close() error {
+	m.node.untrack(m)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var err error

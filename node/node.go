@@ -8,6 +8,10 @@
 //   - start.go: every sandbox's machine is a private copy of a frozen one, on
 //     its own disk, in its own network slot and cgroup;
 //   - machine.go: a running machine as its callers see it;
+//   - pause.go, resume.go, reboot.go: a persistent machine put away, brought
+//     back as it was, or started anew from its disk; paused.go says what lies
+//     on disk meanwhile and sealed.go how it is encrypted;
+//   - clock.go: running machines follow when the host's clock steps;
 //   - destroy.go: how everything a machine had is freed, also after a crash.
 package node
 
@@ -70,10 +74,13 @@ type Node struct {
 	destroying singleflight.Group // one end per machine
 	bootQueue  chan struct{}      // bounds cold boots at once
 
+	clock clockWatch
+
 	mu        sync.Mutex
 	ready     standby
 	templates map[string]*template
-	starting  map[string]*start // machines being started, by id
+	starting  map[string]*start   // machines being started, paused or resumed, by id
+	live      map[string]*machine // machines that callers hold, by id
 }
 
 var _ eqvps.Host = (*Node)(nil)
@@ -104,7 +111,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		log: cfg.Logger, progress: cfg.Progress, step: cfg.Step,
 		bootQueue: make(chan struct{}, coldBootsAtOnce),
 		ready:     standby{wake: make(chan struct{}, 1)},
-		templates: map[string]*template{}, starting: map[string]*start{},
+		templates: map[string]*template{}, starting: map[string]*start{}, live: map[string]*machine{},
 	}
 	if n.log == nil {
 		n.log = slog.Default()
@@ -132,6 +139,9 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		size = 4
 	}
 	n.slots = network.NewPool(n.net, size)
+	if err := n.clock.watch(n.setClocks); err != nil {
+		return nil, errors.Join(fmt.Errorf("watch the host's clock: %w", err), n.slots.Close(ctx))
+	}
 	return n, nil
 }
 
@@ -149,6 +159,12 @@ func (n *Node) reclaim(ctx context.Context) error {
 		}
 		if r == nil {
 			continue
+		}
+		if dir := n.machineDir(id); isPaused(dir) && (r.Slot != nil || r.Handle != nil) {
+			// Its process died when all of the pause was done but this.
+			if err := n.clear(ctx, "resume.rest", r, dir); err != nil {
+				n.log.Error("something is left of a machine that is paused", "machine", id, "err", err)
+			}
 		}
 		switch slot, err := n.openSlot(r.Slot); {
 		case err == nil:
@@ -170,6 +186,7 @@ func (n *Node) Info() vmm.Info { return n.info }
 
 // Close drops the pool of slots and the templates' memory. Machines run on.
 func (n *Node) Close(ctx context.Context) error {
+	n.clock.close()
 	err := n.ready.close(ctx, n)
 	err = errors.Join(err, n.slots.Close(ctx))
 	n.removeCgroups()

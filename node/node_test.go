@@ -6,7 +6,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -31,10 +33,18 @@ func images(t testing.TB) *image.Store {
 // newNode makes a node on real machines. dir is its data folder.
 func newNode(t testing.TB, dir string, step func(string) error) *node.Node {
 	t.Helper()
+	return newNodeOf(t, dir, step, "")
+}
+
+// newNodeOf makes a node with another build of the agent: the same with
+// something behind it.
+func newNodeOf(t testing.TB, dir string, step func(string) error, build string) *node.Node {
+	t.Helper()
 	agent, err := agentbin.Agent()
 	if err != nil {
 		t.Fatal(err)
 	}
+	agent = append(slices.Clip(agent), build...)
 	n, err := node.New(t.Context(), node.Config{
 		Dir: dir, Images: images(t), Monitor: qemu.New(), Agent: agent, Step: step,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
@@ -43,6 +53,53 @@ func newNode(t testing.TB, dir string, step func(string) error) *node.Node {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// shared is a template that tests which change none have in common: making it
+// takes most of a test's time.
+var shared struct {
+	once sync.Once
+	dir  string
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if shared.dir != "" {
+		os.RemoveAll(shared.dir)
+	}
+	os.Exit(code)
+}
+
+// dataDir is a data folder with a template of testTariff in it.
+func dataDir(t testing.TB) string {
+	t.Helper()
+	shared.once.Do(func() {
+		dir, err := os.MkdirTemp("", "eqvps-node-test-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := newNode(t, dir, nil)
+		defer closeNode(t, n)
+		if err := n.Warm(t.Context(), "", testTariff); err != nil {
+			t.Fatal(err)
+		}
+		shared.dir = dir
+	})
+	if shared.dir == "" {
+		t.Fatal("there is no template")
+	}
+	dir := t.TempDir()
+	files, err := filepath.Glob(filepath.Join(shared.dir, "templates", "*", "*"))
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, f := range files {
+		to := filepath.Join(dir, strings.TrimPrefix(f, shared.dir))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o700), os.Link(f, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
 }
 
 // testTariff is small, so that its template is made quickly.

@@ -17,6 +17,7 @@ import (
 //	record.json   what must be known to find the rest again
 //	upper.ext4    the writable disk
 //	run/          the monitor's own folder: sockets
+//	paused/       what a pause has put away; see paused.go
 const (
 	recordFile = "record.json"
 	upperFile  = "upper.ext4"
@@ -33,6 +34,7 @@ type record struct {
 	Image  string      `json:"image"`
 	Slot   *slotRef    `json:"slot,omitempty"`   // its network slot
 	Handle *vmm.Handle `json:"handle,omitempty"` // set once its monitor runs
+	Base   *base       `json:"base,omitempty"`   // of a persistent machine: what it began as
 }
 
 // slotRef names a network slot. The time of its claim tells it from a later one

@@ -105,7 +105,7 @@ func (n *Node) rehearse(ctx context.Context, t *template, tariff eqvps.Tariff) (
 	defer cancel()
 	idle := tariff
 	idle.MilliCPU = standbyShare
-	mc, err := n.restore(ctx, name, t, idle)
+	mc, err := n.restore(ctx, &record{Name: name, Image: t.image.ID}, t, idle)
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +139,7 @@ func (n *Node) handOver(ctx context.Context, mc *machine, m eqvps.StartMachine) 
 	if err := n.do("handover.weight", func() error { return n.group(mc.record.Name).setWeight(m.Tariff.MilliCPU) }); err != nil {
 		return err
 	}
-	return n.renew(ctx, mc, m)
+	return n.renew(ctx, "start.renew", mc, m)
 }
 
 // take returns a machine of the template, or nil when none is ready.

@@ -2,6 +2,9 @@ package node
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,7 +20,8 @@ import (
 // host.
 const restoreTimeout = 30 * time.Second
 
-// start is a machine being started: Destroy cancels it and waits.
+// start is a machine being started, paused or resumed: Destroy cancels it and
+// waits.
 type start struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -28,7 +32,10 @@ func (n *Node) Start(ctx context.Context, m eqvps.StartMachine) (eqvps.Machine, 
 	if err := n.checkDisk(); err != nil {
 		return nil, err
 	}
-	ctx, done := n.beginStart(ctx, m.ID)
+	ctx, done, err := n.begin(ctx, m.ID)
+	if err != nil {
+		return nil, startError(err)
+	}
 	vm, err := n.start(ctx, m)
 	done()
 	if err != nil {
@@ -37,16 +44,23 @@ func (n *Node) Start(ctx context.Context, m eqvps.StartMachine) (eqvps.Machine, 
 		}
 		return nil, startError(err)
 	}
-	return vm, nil
+	return n.track(m.ID, vm), nil
 }
 
-func (n *Node) beginStart(ctx context.Context, id string) (context.Context, func()) {
+// begin registers what is done to a machine: one thing at a time, and Destroy
+// can cut it short.
+func (n *Node) begin(ctx context.Context, id string) (context.Context, func(), error) {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &start{cancel: cancel, done: make(chan struct{})}
 	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.starting[id] != nil {
+		cancel()
+		return nil, nil, fmt.Errorf("machine %s is being started, paused or resumed", id)
+	}
 	n.starting[id] = s
-	n.mu.Unlock()
 	return ctx, func() {
+		cancel()
 		n.mu.Lock()
 		delete(n.starting, id)
 		over := len(n.starting) == 0
@@ -55,7 +69,7 @@ func (n *Node) beginStart(ctx context.Context, id string) (context.Context, func
 		if over {
 			n.ready.startsOver()
 		}
-	}
+	}, nil
 }
 
 // busy reports whether a start is under way.
@@ -74,7 +88,8 @@ func (n *Node) start(parent context.Context, m eqvps.StartMachine) (*machine, er
 	}
 	ctx, cancel := context.WithTimeout(parent, restoreTimeout)
 	defer cancel()
-	if mc := n.ready.take(t); mc != nil {
+	// What a machine on standby has done to its disk is not all on the host's.
+	if mc := n.takeReady(t, m); mc != nil {
 		err := n.handOver(ctx, mc, m)
 		if err == nil {
 			return mc, nil
@@ -111,11 +126,15 @@ func (n *Node) start(parent context.Context, m eqvps.StartMachine) (*machine, er
 
 // restoreFor restores a machine for a sandbox.
 func (n *Node) restoreFor(ctx context.Context, t *template, m eqvps.StartMachine) (*machine, error) {
-	mc, err := n.restore(ctx, m.ID, t, m.Tariff)
+	r := &record{Name: m.ID, Image: t.image.ID}
+	if m.Persistent {
+		r.Base = &base{Key: t.key, Build: t.build}
+	}
+	mc, err := n.restore(ctx, r, t, m.Tariff)
 	if err != nil {
 		return nil, err
 	}
-	if err := n.renew(ctx, mc, m); err != nil {
+	if err := n.renew(ctx, "start.renew", mc, m); err != nil {
 		return nil, err
 	}
 	t.proved.Store(true)
@@ -125,8 +144,8 @@ func (n *Node) restoreFor(ctx context.Context, t *template, m eqvps.StartMachine
 // restore makes a machine of a template. It waits at its gate for an identity:
 // until renew has returned it is a twin of every other restored machine. On an
 // error the caller calls Destroy.
-func (n *Node) restore(ctx context.Context, name string, t *template, tariff eqvps.Tariff) (*machine, error) {
-	p, err := n.place(ctx, name, t.image.ID, tariff)
+func (n *Node) restore(ctx context.Context, r *record, t *template, tariff eqvps.Tariff) (*machine, error) {
+	p, err := n.place(ctx, r, tariff)
 	if err != nil {
 		return nil, err
 	}
@@ -143,26 +162,46 @@ func (n *Node) restore(ctx context.Context, name string, t *template, tariff eqv
 	if err != nil {
 		return nil, err
 	}
-	h := mc.vm.Handle()
-	p.record.Handle = &h
-	if err := n.do("start.record", func() error { return p.record.write(p.dir) }); err != nil {
+	if err := n.do("start.record", func() error { return mc.writeHandle(p.dir) }); err != nil {
 		mc.Close()
 		return nil, err
 	}
 	return mc, nil
 }
 
+// writeHandle records the monitor of a machine.
+func (m *machine) writeHandle(dir string) error {
+	h := m.vm.Handle()
+	m.record.Handle = &h
+	return m.record.write(dir)
+}
+
 // renew makes a machine one of its own, for a sandbox, and connects to it. On
 // an error its connections are closed.
-func (n *Node) renew(ctx context.Context, mc *machine, m eqvps.StartMachine) error {
-	return n.do("start.renew", func() (err error) {
-		mc.client, err = guest.Renew(ctx, mc.vm.DialGuest, guest.Identity{Hostname: hostName(m.ID), Env: m.Env})
+func (n *Node) renew(ctx context.Context, label string, mc *machine, m eqvps.StartMachine) error {
+	return n.do(label, func() (err error) {
+		mc.client, err = guest.Renew(ctx, mc.vm.DialGuest, identity(m))
 		if err != nil {
-			err = consoleError(ctx, mc.vm, fmt.Errorf("the restored guest does not answer: %w", err))
+			err = consoleError(ctx, mc.vm, fmt.Errorf("the guest does not answer: %w", err))
 			mc.Close()
 		}
 		return err
 	})
+}
+
+// identity is what makes a machine that of a sandbox. The machine's id follows
+// from the sandbox's, so that it stays the same over pauses and reboots.
+func identity(m eqvps.StartMachine) guest.Identity {
+	sum := sha256.Sum256([]byte("machine " + m.ID))
+	return guest.Identity{Hostname: hostName(m.ID), MachineID: hex.EncodeToString(sum[:16]), Env: m.Env}
+}
+
+// takeReady takes a machine on standby for a sandbox, if there is one for it.
+func (n *Node) takeReady(t *template, m eqvps.StartMachine) *machine {
+	if m.Persistent {
+		return nil
+	}
+	return n.ready.take(t)
 }
 
 // placed is what a machine has before its monitor runs.
@@ -173,14 +212,14 @@ type placed struct {
 }
 
 // place makes a machine's folder, record, cgroup and network slot, in this
-// order: the record first. On an error the caller calls Destroy.
-func (n *Node) place(ctx context.Context, name, imageID string, t eqvps.Tariff) (*placed, error) {
-	p := &placed{dir: n.machineDir(name), record: &record{Name: name, Image: imageID}}
+// order: the record first. On an error the caller frees what there is.
+func (n *Node) place(ctx context.Context, r *record, t eqvps.Tariff) (*placed, error) {
+	p := &placed{dir: n.machineDir(r.Name), record: r}
 	err := n.do("place.folder", func() error { return os.MkdirAll(filepath.Join(p.dir, runDir), 0o700) })
 	if err != nil {
 		return nil, err
 	}
-	if err := n.do("place.cgroup", func() error { return n.group(name).create(t) }); err != nil {
+	if err := n.do("place.cgroup", func() error { return n.group(r.Name).create(t) }); err != nil {
 		return nil, err
 	}
 	err = n.do("place.slot", func() (err error) {
@@ -207,12 +246,18 @@ func (n *Node) restoreSpec(p *placed, t *template) (vmm.Spec, error) {
 	if err != nil {
 		return vmm.Spec{}, err
 	}
+	if p.record.Base != nil {
+		// The disk outlives a power cut, by its name too.
+		err := n.do("start.sync", func() error { return errors.Join(syncPath(upper), syncPath(p.dir), syncPath(filepath.Dir(p.dir))) })
+		if err != nil {
+			return vmm.Spec{}, err
+		}
+	}
 	state, err := os.Open(filepath.Join(t.dir, stateFile))
 	if err != nil {
 		return vmm.Spec{}, err
 	}
-	spec := t.spec(p.record.Name, filepath.Join(p.dir, runDir), upper, p.slot)
+	spec := n.spec(p, t.key, t.image, upper)
 	spec.Memory, spec.State = t.memory, state
-	spec.OnSpawn = n.group(p.record.Name).add
 	return spec, nil
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/eqvps/eqvps"
 	"github.com/eqvps/eqvps/guest"
 	"github.com/eqvps/eqvps/image"
-	"github.com/eqvps/eqvps/network"
 	"github.com/eqvps/eqvps/vmm"
 )
 
@@ -42,7 +41,7 @@ const defaultImage = "default"
 
 // templateFormat changes when this code changes what a template holds or how
 // its machine is made.
-const templateFormat = 2
+const templateFormat = 3
 
 // warmUp is run before the freeze, so that what every run needs is in the
 // guest's page cache, and thereby in the template's memory.
@@ -87,6 +86,7 @@ func (k templateKey) String() string {
 // machine maps the same pages privately, and none can write them for others.
 type template struct {
 	key    templateKey
+	build  string // tells it from any other of the same key
 	dir    string
 	image  *image.Image
 	memory *os.File
@@ -117,16 +117,17 @@ func (n *Node) Warm(ctx context.Context, imageRef string, tariff eqvps.Tariff) e
 	return startError(err)
 }
 
-// spec is what all machines of a template have in common.
-func (t *template) spec(id, dir, upper string, slot *network.Slot) vmm.Spec {
+// spec is what a machine of a template, or booted like one, is made of.
+func (n *Node) spec(p *placed, k templateKey, img *image.Image, upper string) vmm.Spec {
 	return vmm.Spec{
-		ID: id, Dir: dir, VCPUs: t.key.VCPUs, MemoryMiB: t.key.MemoryMiB,
+		ID: p.record.Name, Dir: filepath.Join(p.dir, runDir), VCPUs: k.VCPUs, MemoryMiB: k.MemoryMiB,
 		Disks: []vmm.Disk{
-			{Path: t.image.RootFS(), Serial: guest.BaseDisk, ReadOnly: true},
-			// Only ephemeral machines run so far, and none outlives its host.
-			{Path: upper, Serial: guest.UpperDisk, Volatile: true},
+			{Path: img.RootFS(), Serial: guest.BaseDisk, ReadOnly: true},
+			// The disk of an ephemeral machine does not outlive its host.
+			{Path: upper, Serial: guest.UpperDisk, Volatile: p.record.Base == nil},
 		},
-		Network: &vmm.NIC{Namespace: slot.Namespace(), Tap: slot.Tap(), MAC: slot.GuestMAC()},
+		Network: &vmm.NIC{Namespace: p.slot.Namespace(), Tap: p.slot.Tap(), MAC: p.slot.GuestMAC()},
+		OnSpawn: n.group(p.record.Name).add,
 	}
 }
 
@@ -179,6 +180,11 @@ func (n *Node) openTemplate(ctx context.Context, key templateKey, img *image.Ima
 		}
 		n.log.Info("template made", "template", key.String(), "took", time.Since(began))
 	}
+	return n.load(t)
+}
+
+// load takes a template that lies on disk into memory.
+func (n *Node) load(t *template) (*template, error) {
 	err := n.do("template.load", func() (err error) {
 		t.memory, err = vmm.SealMemory(filepath.Join(t.dir, memoryFile))
 		return err
@@ -188,12 +194,17 @@ func (n *Node) openTemplate(ctx context.Context, key templateKey, img *image.Ima
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.templates[key.String()] = t
+	name := filepath.Base(t.dir)
+	if have := n.templates[name]; have != nil && have.build == t.build {
+		return have, t.memory.Close() // loaded meanwhile for another reason
+	}
+	n.templates[name] = t
 	return t, nil
 }
 
-// discard forgets a template and removes it from disk, so that the next start
-// makes it anew. Machines restored from it run on: they hold what they need.
+// discard forgets a template and takes it out of the way, so that the next
+// start makes it anew. Machines restored from it run on: they hold what they
+// need, and for those that may be paused the files are kept.
 func (n *Node) discard(t *template) error {
 	n.mu.Lock()
 	if n.templates[t.key.String()] == t {
@@ -201,7 +212,7 @@ func (n *Node) discard(t *template) error {
 	}
 	n.mu.Unlock()
 	// The memory is not closed: another start may be about to inherit it.
-	return os.RemoveAll(t.dir)
+	return n.retire(t.dir)
 }
 
 // makeTemplate boots a machine, lets it warm up, freezes it and keeps what is
@@ -242,14 +253,14 @@ func (n *Node) makeTemplate(ctx context.Context, t *template) (err error) {
 	if err := t.writeManifest(tmp); err != nil {
 		return err
 	}
-	return n.do("template.publish", func() error {
+	err = n.do("template.publish", func() error {
 		// A template that is there is taken as whole, also after a power cut.
 		for _, f := range append(templateFiles, templateFile, ".") {
 			if err := syncPath(filepath.Join(tmp, f)); err != nil {
 				return err
 			}
 		}
-		if err := os.RemoveAll(t.dir); err != nil {
+		if err := n.retire(t.dir); err != nil {
 			return err
 		}
 		if err := os.Rename(tmp, t.dir); err != nil {
@@ -257,6 +268,10 @@ func (n *Node) makeTemplate(ctx context.Context, t *template) (err error) {
 		}
 		return syncPath(filepath.Dir(t.dir))
 	})
+	if err == nil && !t.intact() {
+		err = errors.New("the template is not whole")
+	}
+	return err
 }
 
 // freeze boots the template's machine and stops it when it is warm. The
@@ -269,16 +284,15 @@ func (n *Node) freeze(ctx context.Context, t *template, tmp string) (err error) 
 	defer func() { err = errors.Join(err, n.Destroy(context.WithoutCancel(ctx), id)) }()
 
 	tariff := eqvps.Tariff{MilliCPU: t.key.VCPUs * 1000, MemoryMiB: t.key.MemoryMiB}
-	p, err := n.place(ctx, id, t.image.ID, tariff)
+	p, err := n.place(ctx, &record{Name: id, Image: t.image.ID}, tariff)
 	if err != nil {
 		return err
 	}
-	spec := t.spec(id, filepath.Join(p.dir, runDir), filepath.Join(tmp, upperFile), p.slot)
-	spec.OnSpawn = n.group(id).add
+	spec := n.spec(p, t.key, t.image, filepath.Join(tmp, upperFile))
 	spec.Kernel = t.image.Kernel()
 	spec.Initrd = filepath.Join(tmp, initrdFile)
 	spec.MemoryFile = filepath.Join(tmp, memoryFile)
-	spec.Cmdline = fmt.Sprintf("eqvps.mtu=%d", t.key.MTU)
+	spec.Cmdline = t.key.cmdline()
 
 	bootCtx, cancel := context.WithTimeout(ctx, bootTimeout)
 	defer cancel()
@@ -309,6 +323,9 @@ func (n *Node) freeze(ctx context.Context, t *template, tmp string) (err error) 
 		return errors.Join(vm.Snapshot(prepareCtx, state), state.Close())
 	})
 }
+
+// cmdline is what the guest is told of its host.
+func (k templateKey) cmdline() string { return fmt.Sprintf("eqvps.mtu=%d", k.MTU) }
 
 func (n *Node) writeInitrd(path string, img *image.Image) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
