@@ -60,7 +60,7 @@ func life(ctx context.Context, c *client.Client, mode eqvps.Mode) error {
 // killed, the next one brings store and host in accord: what is listed can be
 // used, what is not has left nothing, and what never ran costs nothing.
 func TestServerKilledAtEachStep(t *testing.T) {
-	for _, mode := range []eqvps.Mode{eqvps.Ephemeral} {
+	for _, mode := range []eqvps.Mode{eqvps.Ephemeral, eqvps.Persistent} {
 		t.Run(string(mode), func(t *testing.T) {
 			for _, step := range stepsOf(t, mode) {
 				t.Run(step, func(t *testing.T) { killedAt(t, mode, step) })

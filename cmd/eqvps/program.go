@@ -224,7 +224,7 @@ func (s *Server) serve() error {
 	s.audit = &lumberjack.Logger{Filename: filepath.Join(s.cfg.Data, auditName), MaxSize: auditMegabytes, MaxBackups: auditFiles}
 	s.http = httpapi.NewServer(httpapi.New(httpapi.Config{
 		Sandboxes: s.svc, Tokens: s.svc, Secrets: s.svc, Tariffs: eqvps.DefaultTariffs, Logger: s.cfg.Logger, Hosts: s.hosts(),
-		Audit: slog.New(slog.NewJSONHandler(s.audit, nil)),
+		Audit:   slog.New(slog.NewJSONHandler(s.audit, nil)),
 		LinkKey: key, BaseURL: base,
 	}), s.cfg.Logger)
 	tcp := s.tcp
