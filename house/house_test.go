@@ -20,8 +20,8 @@ import (
 	"testing"
 
 	"github.com/eqvps/eqvps"
-	"github.com/eqvps/eqvps/wire"
 	"github.com/eqvps/eqvps/guest/agentbin"
+	"github.com/eqvps/eqvps/wire"
 )
 
 const (

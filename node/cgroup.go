@@ -59,7 +59,24 @@ func shares(milliCPU int) *uint64 { return new(uint64(max(2, milliCPU*1024/1000)
 
 // setWeight changes the cgroup's weight to that of another share of processor.
 func (g group) setWeight(milliCPU int) error {
-	res := &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: shares(milliCPU)}}
+	return g.update(&specs.LinuxCPU{Shares: shares(milliCPU)})
+}
+
+// quotaPeriod is the time in microseconds over which a limit holds.
+const quotaPeriod = 100_000
+
+// limit holds the cgroup to a share of processor, in thousandths; 0 lifts the
+// limit.
+func (g group) limit(milliCPU int) error {
+	quota := int64(milliCPU) * quotaPeriod / 1000
+	if milliCPU == 0 {
+		quota = -1
+	}
+	return g.update(&specs.LinuxCPU{Quota: &quota, Period: new(uint64(quotaPeriod))})
+}
+
+func (g group) update(cpu *specs.LinuxCPU) error {
+	res := &specs.LinuxResources{CPU: cpu}
 	if unified() {
 		m, err := cgroup2.Load(g.path)
 		if err != nil {

@@ -19,6 +19,9 @@ func (n *Node) Destroy(ctx context.Context, id string) error {
 	}
 	// Of two that end the same machine at once, one does it for both.
 	_, err, _ := n.destroying.Do(id, func() (any, error) { return nil, n.destroy(ctx, id) })
+	if err == nil {
+		n.capacity.drop(id)
+	}
 	return err
 }
 

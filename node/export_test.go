@@ -15,3 +15,6 @@ func (n *Node) HangUp() {
 		mc.Close()
 	}
 }
+
+// HostCPUs is how many processors this process may use.
+func HostCPUs() int { return hostCPUs() }

@@ -23,6 +23,7 @@ type machine struct {
 	record *record
 	slot   *network.Slot
 	vm     vmm.Machine
+	burst  *burst // used by keepShares only
 
 	mu     sync.Mutex
 	client *guest.Client // nil: not connected yet

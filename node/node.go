@@ -16,6 +16,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -47,7 +48,13 @@ type Config struct {
 	RunDir  string // host-wide records of network slots; "" is the network package's default
 	// SlotPool is how many network slots are kept ready; 0 is 4.
 	SlotPool int
-	Logger   *slog.Logger
+	// Overcommit is how many times over the host may be promised; the zero value
+	// is DefaultOvercommit.
+	Overcommit Overcommit
+	// Burst is the processor time that a machine may use above its share before
+	// it is limited to it; 0 is DefaultBurst, less is none.
+	Burst  time.Duration
+	Logger *slog.Logger
 	// Progress is told what a long step (making a template) is doing; may be nil.
 	Progress func(string)
 	// Step is called before every privileged step with its label; an error
@@ -74,7 +81,11 @@ type Node struct {
 	destroying singleflight.Group // one end per machine
 	bootQueue  chan struct{}      // bounds cold boots at once
 
-	clock clockWatch
+	clock    clockWatch
+	capacity *capacity
+	burst    time.Duration // the allowance of each machine
+	quit     chan struct{} // closed by Close
+	stopped  sync.WaitGroup
 
 	mu        sync.Mutex
 	ready     standby
@@ -112,6 +123,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		bootQueue: make(chan struct{}, coldBootsAtOnce),
 		ready:     standby{wake: make(chan struct{}, 1)},
 		templates: map[string]*template{}, starting: map[string]*start{}, live: map[string]*machine{},
+		burst: max(0, cmp.Or(cfg.Burst, DefaultBurst)), quit: make(chan struct{}),
 	}
 	if n.log == nil {
 		n.log = slog.Default()
@@ -126,6 +138,9 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		if err := os.MkdirAll(filepath.Join(n.dir, sub), 0o700); err != nil {
 			return nil, fmt.Errorf("the data folder %s cannot be used: %w", n.dir, err)
 		}
+	}
+	if n.capacity, err = newCapacity(cfg.Overcommit, n.dir); err != nil {
+		return nil, err
 	}
 	n.net, err = network.New(network.Config{Owner: n.dir, RunDir: cfg.RunDir, Step: cfg.Step})
 	if err != nil {
@@ -142,6 +157,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	if err := n.clock.watch(n.setClocks); err != nil {
 		return nil, errors.Join(fmt.Errorf("watch the host's clock: %w", err), n.slots.Close(ctx))
 	}
+	n.stopped.Go(n.keepShares)
 	return n, nil
 }
 
@@ -159,6 +175,10 @@ func (n *Node) reclaim(ctx context.Context) error {
 		}
 		if r == nil {
 			continue
+		}
+		n.capacity.note(id, r.Claim)
+		if r.Handle == nil {
+			n.capacity.note(id, r.Claim.resting())
 		}
 		if dir := n.machineDir(id); isPaused(dir) && (r.Slot != nil || r.Handle != nil) {
 			// Its process died when all of the pause was done but this.
@@ -187,6 +207,8 @@ func (n *Node) Info() vmm.Info { return n.info }
 // Close drops the pool of slots and the templates' memory. Machines run on.
 func (n *Node) Close(ctx context.Context) error {
 	n.clock.close()
+	close(n.quit)
+	n.stopped.Wait()
 	err := n.ready.close(ctx, n)
 	err = errors.Join(err, n.slots.Close(ctx))
 	n.removeCgroups()

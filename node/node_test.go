@@ -40,15 +40,24 @@ func newNode(t testing.TB, dir string, step func(string) error) *node.Node {
 // something behind it.
 func newNodeOf(t testing.TB, dir string, step func(string) error, build string) *node.Node {
 	t.Helper()
+	return newNodeWith(t, dir, func(c *node.Config) {
+		c.Step, c.Agent = step, append(slices.Clip(c.Agent), build...)
+	})
+}
+
+// newNodeWith makes a node with a configuration that is changed.
+func newNodeWith(t testing.TB, dir string, change func(*node.Config)) *node.Node {
+	t.Helper()
 	agent, err := agentbin.Agent()
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent = append(slices.Clip(agent), build...)
-	n, err := node.New(t.Context(), node.Config{
-		Dir: dir, Images: images(t), Monitor: qemu.New(), Agent: agent, Step: step,
+	cfg := node.Config{
+		Dir: dir, Images: images(t), Monitor: qemu.New(), Agent: agent,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
-	})
+	}
+	change(&cfg)
+	n, err := node.New(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

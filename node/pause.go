@@ -58,7 +58,11 @@ func (n *Node) Pause(ctx context.Context, id string, key []byte) error {
 	if mc.record.Base == nil {
 		return eqvps.WrapError(eqvps.CodeWrongMode, errors.New("only a persistent machine can be paused"))
 	}
-	return pauseError(n.pause(ctx, id, mc, key))
+	if err := n.pause(ctx, id, mc, key); err != nil {
+		return pauseError(err)
+	}
+	n.capacity.note(id, mc.record.Claim.resting())
+	return nil
 }
 
 func pauseError(err error) error {

@@ -32,6 +32,7 @@ func (n *Node) reboot(ctx context.Context, m eqvps.StartMachine) (*machine, erro
 	if r == nil {
 		r = &record{Name: m.ID, Image: m.Image} // it was not synced
 	}
+	r.Claim = claimOf(m.Tariff)
 	if err := n.clear(ctx, "reboot.rest", r, dir); err != nil {
 		return nil, err
 	}

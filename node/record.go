@@ -35,6 +35,7 @@ type record struct {
 	Slot   *slotRef    `json:"slot,omitempty"`   // its network slot
 	Handle *vmm.Handle `json:"handle,omitempty"` // set once its monitor runs
 	Base   *base       `json:"base,omitempty"`   // of a persistent machine: what it began as
+	Claim  claim       `json:"claim"`            // what it was promised; nothing while it stands by
 }
 
 // slotRef names a network slot. The time of its claim tells it from a later one

@@ -49,9 +49,14 @@ func (n *Node) bringBack(ctx context.Context, m eqvps.StartMachine, how func(con
 	if mc := n.tracked(m.ID); mc != nil {
 		mc.Close() // its channel would keep any other waiting
 	}
+	if err = n.capacity.take(m.ID, claimOf(m.Tariff)); err != nil {
+		done()
+		return nil, err
+	}
 	mc, err := how(ctx, m)
 	done()
 	if err != nil {
+		n.capacity.note(m.ID, claimOf(m.Tariff).resting()) // its disk is still there
 		return nil, startError(err)
 	}
 	n.track(m.ID, mc)
@@ -75,7 +80,7 @@ func (n *Node) resume(ctx context.Context, m eqvps.StartMachine) (*machine, erro
 	if r == nil {
 		r = &record{Name: m.ID} // it was not synced
 	}
-	r.Image, r.Base = p.Image, &p.Base
+	r.Image, r.Base, r.Claim = p.Image, &p.Base, claimOf(m.Tariff)
 	// Of a pause, or a resume, that died. No more of it than a twin at its gate.
 	if err := n.clear(ctx, "resume.rest", r, dir); err != nil {
 		return nil, err

@@ -136,6 +136,10 @@ func (n *Node) handOver(ctx context.Context, mc *machine, m eqvps.StartMachine) 
 	if err != nil {
 		return errors.Join(err, n.Destroy(context.WithoutCancel(ctx), mc.record.Name))
 	}
+	mc.record.Claim = claimOf(m.Tariff)
+	if err := n.do("handover.record", func() error { return mc.record.write(n.machineDir(mc.record.Name)) }); err != nil {
+		return err
+	}
 	if err := n.do("handover.weight", func() error { return n.group(mc.record.Name).setWeight(m.Tariff.MilliCPU) }); err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ func (n *Node) Start(ctx context.Context, m eqvps.StartMachine) (eqvps.Machine, 
 	if err != nil {
 		return nil, startError(err)
 	}
-	vm, err := n.start(ctx, m)
+	vm, err := n.startClaimed(ctx, m)
 	done()
 	if err != nil {
 		if derr := n.Destroy(context.WithoutCancel(ctx), m.ID); derr != nil {
@@ -45,6 +45,14 @@ func (n *Node) Start(ctx context.Context, m eqvps.StartMachine) (eqvps.Machine, 
 		return nil, startError(err)
 	}
 	return n.track(m.ID, vm), nil
+}
+
+// startClaimed starts a machine if the host has room for it.
+func (n *Node) startClaimed(ctx context.Context, m eqvps.StartMachine) (*machine, error) {
+	if err := n.capacity.take(m.ID, claimOf(m.Tariff)); err != nil {
+		return nil, err
+	}
+	return n.start(ctx, m)
 }
 
 // begin registers what is done to a machine: one thing at a time, and Destroy
@@ -126,7 +134,7 @@ func (n *Node) start(parent context.Context, m eqvps.StartMachine) (*machine, er
 
 // restoreFor restores a machine for a sandbox.
 func (n *Node) restoreFor(ctx context.Context, t *template, m eqvps.StartMachine) (*machine, error) {
-	r := &record{Name: m.ID, Image: t.image.ID}
+	r := &record{Name: m.ID, Image: t.image.ID, Claim: claimOf(m.Tariff)}
 	if m.Persistent {
 		r.Base = &base{Key: t.key, Build: t.build}
 	}

@@ -83,7 +83,7 @@ func NewTariffs(ts eqvps.Tariffs) Tariffs {
 			CommandBytes: eqvps.MaxCommandBytes, StdinBytes: eqvps.MaxStdinBytes, OutputBytes: eqvps.MaxOutputBytes,
 			InlineFileBytes: eqvps.MaxInlineFileBytes, FileBytes: eqvps.MaxFileBytes, UploadPartBytes: eqvps.MaxPartBytes,
 			LinkTTLDefault: int64(eqvps.DefaultLinkTTL / time.Second), LinkTTLMin: int64(eqvps.MinLinkTTL / time.Second), LinkTTLMax: int64(eqvps.MaxLinkTTL / time.Second),
-			PathBytes: eqvps.MaxPathBytes,
+			PathBytes:       eqvps.MaxPathBytes,
 			TaskOutputBytes: eqvps.TaskRetainBytes, TaskReadBytes: eqvps.MaxTaskReadBytes,
 			TasksRunning: eqvps.MaxRunningTasks, TasksKept: eqvps.MaxTasks,
 			EnvVars: eqvps.MaxEnvVars, EnvValueBytes: eqvps.MaxEnvValueBytes, EnvBytes: eqvps.MaxEnvBytes, Secrets: eqvps.MaxSecrets,

@@ -7,6 +7,7 @@ import (
 
 	"github.com/eqvps/eqvps"
 	"github.com/eqvps/eqvps/control"
+	"github.com/eqvps/eqvps/node"
 )
 
 const description = `Linux machines for code nobody has read: a microVM each, ready in a fraction of a second.
@@ -74,15 +75,19 @@ func grammarVars() map[string]string {
 		tariffs = append(tariffs, t.Name)
 	}
 	return map[string]string{
-		"data":     defaultData,
-		"listen":   defaultListen,
-		"standby":  fmt.Sprint(defaultStandby),
-		"tariffs":  strings.Join(tariffs, ", "),
-		"tariff":   eqvps.DefaultTariff,
-		"cpuabuse": control.DefaultCPUAbuseWindow.String(),
-		"maxexec":  seconds(eqvps.MaxExecTimeout),
-		"exec":     seconds(eqvps.DefaultExecTimeout),
-		"maxstdin": fmt.Sprintf("%d MiB", eqvps.MaxStdinBytes>>20),
+		"data":       defaultData,
+		"listen":     defaultListen,
+		"standby":    fmt.Sprint(defaultStandby),
+		"tariffs":    strings.Join(tariffs, ", "),
+		"tariff":     eqvps.DefaultTariff,
+		"burst":      node.DefaultBurst.String(),
+		"overcpu":    fmt.Sprint(node.DefaultOvercommit.CPU),
+		"overmemory": fmt.Sprint(node.DefaultOvercommit.Memory),
+		"overdisk":   fmt.Sprint(node.DefaultOvercommit.Disk),
+		"cpuabuse":   control.DefaultCPUAbuseWindow.String(),
+		"maxexec":    seconds(eqvps.MaxExecTimeout),
+		"exec":       seconds(eqvps.DefaultExecTimeout),
+		"maxstdin":   fmt.Sprintf("%d MiB", eqvps.MaxStdinBytes>>20),
 	}
 }
 

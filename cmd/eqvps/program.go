@@ -49,6 +49,9 @@ type ServerConfig struct {
 	Images   string // image store, default DATA/images
 	SlotPool int    // network slots kept ready, default 4
 	Standby  int    // machines of the default tariff kept ready, default 0
+	// Overcommit and Burst are those of node.Config.
+	Overcommit node.Overcommit
+	Burst      time.Duration
 	// CPUAbuseWindow is how long a sandbox may keep its processor full; see
 	// control.Config.
 	CPUAbuseWindow time.Duration
@@ -148,7 +151,7 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 	}
 	s.node, err = node.New(ctx, node.Config{
 		Dir: cfg.Data, Images: image.Open(cfg.Images), Monitor: qemu.New(), Agent: agent,
-		SlotPool: cfg.SlotPool, Logger: cfg.Logger, Progress: cfg.Progress, Step: cfg.Step,
+		SlotPool: cfg.SlotPool, Overcommit: cfg.Overcommit, Burst: cfg.Burst, Logger: cfg.Logger, Progress: cfg.Progress, Step: cfg.Step,
 	})
 	if err != nil {
 		return nil, err

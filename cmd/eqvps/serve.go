@@ -11,6 +11,7 @@ import (
 
 	"github.com/eqvps/eqvps"
 	"github.com/eqvps/eqvps/image"
+	"github.com/eqvps/eqvps/node"
 	"github.com/eqvps/eqvps/wire"
 )
 
@@ -21,14 +22,18 @@ const defaultListen = "127.0.0.1:8080"
 const defaultStandby = 2
 
 type serveCmd struct {
-	Listen   string        `env:"EQVPS_LISTEN" default:"${listen}" placeholder:"ADDR" help:"TCP address to serve REST on (default ${listen}); the local socket is always served."`
-	TLSCert  string        `name:"tls-cert" placeholder:"FILE" help:"Serve TLS on the TCP address with this certificate (PEM); read again when it changes."`
-	TLSKey   string        `name:"tls-key" placeholder:"FILE" help:"Key of the certificate (PEM)."`
-	Standby  int           `default:"${standby}" placeholder:"N" help:"Machines of the default tariff that are kept ready, so that a sandbox starts at once (default ${standby}); each takes about 50 MiB."`
-	Host     []string      `placeholder:"NAME" help:"Name by which a proxy on this machine passes requests on; on a loopback address, others than localhost are refused. Repeatable."`
-	CPUAbuse time.Duration `name:"cpu-abuse-window" default:"${cpuabuse}" placeholder:"DURATION" help:"End sandboxes that keep their share of processor full for longer than this without a break, such as 15m (default ${cpuabuse}); 0 never does. Persistent ones are paused."`
-	LogLevel string        `enum:"debug,info,warn,error" default:"info" help:"Least level that is logged to standard error: debug, info (default), warn or error."`
-	LogJSON  bool          `name:"log-json" help:"Log JSON instead of text."`
+	Listen           string        `env:"EQVPS_LISTEN" default:"${listen}" placeholder:"ADDR" help:"TCP address to serve REST on (default ${listen}); the local socket is always served."`
+	TLSCert          string        `name:"tls-cert" placeholder:"FILE" help:"Serve TLS on the TCP address with this certificate (PEM); read again when it changes."`
+	TLSKey           string        `name:"tls-key" placeholder:"FILE" help:"Key of the certificate (PEM)."`
+	Standby          int           `default:"${standby}" placeholder:"N" help:"Machines of the default tariff that are kept ready, so that a sandbox starts at once (default ${standby}); each takes about 50 MiB."`
+	Host             []string      `placeholder:"NAME" help:"Name by which a proxy on this machine passes requests on; on a loopback address, others than localhost are refused. Repeatable."`
+	Burst            time.Duration `name:"cpu-burst" default:"${burst}" placeholder:"DURATION" help:"Processor time that a sandbox may use above its share before it is held to it (default ${burst}); it comes back at the rate of the share. 0: none."`
+	CPUOvercommit    float64       `name:"overcommit-cpu" default:"${overcpu}" placeholder:"FACTOR" help:"How many times over the processors may be promised to sandboxes (default ${overcpu})."`
+	MemoryOvercommit float64       `name:"overcommit-memory" default:"${overmemory}" placeholder:"FACTOR" help:"The same for memory (default ${overmemory})."`
+	DiskOvercommit   float64       `name:"overcommit-disk" default:"${overdisk}" placeholder:"FACTOR" help:"The same for disk (default ${overdisk})."`
+	CPUAbuse         time.Duration `name:"cpu-abuse-window" default:"${cpuabuse}" placeholder:"DURATION" help:"End sandboxes that keep their share of processor full for longer than this without a break, such as 15m (default ${cpuabuse}); 0 never does. Persistent ones are paused."`
+	LogLevel         string        `enum:"debug,info,warn,error" default:"info" help:"Least level that is logged to standard error: debug, info (default), warn or error."`
+	LogJSON          bool          `name:"log-json" help:"Log JSON instead of text."`
 }
 
 // closeTimeout bounds an orderly stop.
@@ -44,6 +49,15 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return usageErrorf("--tls-cert and --tls-key go together")
 	}
+	if min(c.CPUOvercommit, c.MemoryOvercommit, c.DiskOvercommit) <= 0 {
+		return usageErrorf("an overcommit factor must be above 0")
+	}
+	if c.Burst < 0 {
+		return usageErrorf("--cpu-burst must not be negative")
+	}
+	if c.Burst == 0 {
+		c.Burst = -1
+	}
 	if c.CPUAbuse < 0 {
 		return usageErrorf("--cpu-abuse-window must not be negative")
 	}
@@ -52,7 +66,8 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	}
 	log := newLogger(a.stderr, c.LogLevel, c.LogJSON)
 	s, err := StartServer(ctx, ServerConfig{
-		Listen: c.Listen, TLSCert: c.TLSCert, TLSKey: c.TLSKey, Data: a.data, Images: a.images, Hosts: c.Host, Standby: c.Standby, CPUAbuseWindow: c.CPUAbuse, Logger: log,
+		Listen: c.Listen, TLSCert: c.TLSCert, TLSKey: c.TLSKey, Data: a.data, Images: a.images, Hosts: c.Host, Standby: c.Standby, CPUAbuseWindow: c.CPUAbuse, Burst: c.Burst,
+		Overcommit: node.Overcommit{CPU: c.CPUOvercommit, Memory: c.MemoryOvercommit, Disk: c.DiskOvercommit}, Logger: log,
 		Progress: func(what string) { log.Info(what) },
 	})
 	if errors.Is(err, errLocked) {
