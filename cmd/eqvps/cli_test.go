@@ -72,6 +72,10 @@ func newAPI(t *testing.T) *api {
 			{Name: "a", Path: "/root/a", Type: "file", Size: 5, Mode: "0644", ModifiedAt: testNow},
 			{Name: "\x1b[2Jb", Path: "/root/\x1b[2Jb", Type: "symlink", Mode: "0777", ModifiedAt: testNow, Target: new("/etc\n")},
 		}},
+		"POST /sandboxes/" + testID + "/files/mkdir": wire.FileInfo{Path: "/root/\x1bd", Type: "dir", Mode: "0755"},
+		"POST /sandboxes/" + testID + "/files/move":  wire.FileInfo{Path: "/root/b", Type: "file", Mode: "0644"},
+		"POST /sandboxes/" + testID + "/files/link":  wire.Link{URL: "http://host/links/x?key=y", Method: "PUT"},
+		"DELETE /sandboxes/" + testID + "/files":     wire.Removed{Path: "/root/a", Entries: 3, Complete: true},
 		"GET /tokens": wire.TokenList{Data: []wire.Token{
 			{ID: "tok_1", Name: "ci", CreatedAt: testNow.Add(-49 * time.Hour), ExpiresAt: testNow.Add(240 * time.Hour)},
 			{ID: "tok_2", Name: "old", CreatedAt: testNow.Add(-49 * time.Hour), ExpiresAt: testNow.Add(-time.Hour), LastUsedAt: new(testNow.Add(-2 * time.Hour))},
@@ -218,6 +222,30 @@ cost          $0.099000
 `},
 			request: "GET /sandboxes/" + testID + "/files/list?path=%2Froot",
 		},
+		"mkdir": {
+			args:    []string{"sandbox", "mkdir", "--mode", "700", testID, "/root/\xff"},
+			want:    outcomeOf{Stdout: "/root/\\x1bd\n"},
+			request: "POST /sandboxes/" + testID + `/files/mkdir {"path_base64":"L3Jvb3Qv/w==","mode":"0700"}`,
+		},
+		"mv": {
+			args:    []string{"sandbox", "mv", "-f", testID, "/root/a", "/root/b"},
+			want:    outcomeOf{Stdout: "/root/b\n"},
+			request: "POST /sandboxes/" + testID + `/files/move {"from":"/root/a","to":"/root/b","overwrite":true}`,
+		},
+		"rm is inert": {
+			args:    []string{"sandbox", "rm", "-r", testID, "/root/\x1b[2J"},
+			want:    outcomeOf{Stdout: "/root/\\x1b[2J: 3 removed\n"},
+			request: "DELETE /sandboxes/" + testID + "/files?path=%2Froot%2F%1B%5B2J&recursive=true",
+		},
+		"link": {
+			args:    []string{"sandbox", "link", "--put", "--ttl", "60", testID, "/root/a"},
+			want:    outcomeOf{Stdout: "http://host/links/x?key=y\n"},
+			request: "POST /sandboxes/" + testID + `/files/link {"path":"/root/a","method":"PUT","ttl":60}`,
+		},
+		"errors that quote a name are inert": {
+			args: []string{"sandbox", "download", testID, "/root/\x1b[2Jx", "/nowhere/\x1b[2Jx"},
+			want: outcomeOf{1, "", "eqvps: the local file /nowhere/\\x1b[2Jx cannot be used: no such file or directory\n"},
+		},
 		"token create": {
 			args:    []string{"token", "create", "x", "--expires", "1h"},
 			want:    outcomeOf{0, "eqvps_secret\n", "eqvps: this is the only time that the secret of tok_3 is shown; it is valid until 2026-07-28 13:00:00\n"},
@@ -311,7 +339,7 @@ func TestJSONIsWhole(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{"sandbox", "create"}, {"sandbox", "list"}, {"sandbox", "get", testID}, {"sandbox", "kill", testID},
-		{"sandbox", "ls", testID}, {"sandbox", "exec", testID, "--", "x"}, {"sandbox", "upload", testID, local, "/root/a"},
+		{"sandbox", "ls", testID}, {"sandbox", "mkdir", testID, "/a"}, {"sandbox", "mv", testID, "/a", "/b"}, {"sandbox", "rm", testID, "/a"}, {"sandbox", "link", testID, "/a"}, {"sandbox", "exec", testID, "--", "x"}, {"sandbox", "upload", testID, local, "/root/a"},
 		{"sandbox", "download", testID, "/root/a", local}, {"run", "--", "x"}, {"token", "create", "x"}, {"token", "list"},
 		{"sandbox", "env", testID}, {"secret", "set", "API_KEY"}, {"secret", "list"}, {"secret", "rotate-key"},
 		{"image", "list"}, {"doctor"},
@@ -441,6 +469,7 @@ func TestDownloadTouchesOnlyItsTarget(t *testing.T) {
 	t.Chdir(dir)
 	for _, err := range []error{
 		os.Mkdir("folder", 0o700), os.WriteFile("real", []byte("old"), 0o600), os.Symlink("real", "link"),
+		os.Symlink("../real", "folder/in"),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -451,6 +480,11 @@ func TestDownloadTouchesOnlyItsTarget(t *testing.T) {
 		{"/root/a", "real", "real"},
 		{"/root/a", "folder", "folder/a"},
 		{"/root/../a", "folder", "folder/a"},
+		{"/../../a", "folder", "folder/a"},
+		{"/root/x/../../../../etc/a", "folder", "folder/a"},
+		{"/root/\x1b[2J\na", "folder", "folder/\x1b[2J\na"},
+		{"/", "folder", "!/ names no file; give the local file a name"},
+		{"/root/in", "folder", "!folder/in exists and is not a regular file; choose another name"},
 		{"/root/..", "folder", "!/root/.. names no file; give the local file a name"},
 		{"/root/a", "link", "!link exists and is not a regular file; choose another name"},
 		{"/root/a", "/dev/null", "!/dev/null exists and is not a regular file; choose another name"},

@@ -40,6 +40,10 @@ type sandboxCmd struct {
 	Upload   uploadCmd   `cmd:"" help:"Copy a file into a sandbox."`
 	Download downloadCmd `cmd:"" help:"Copy a file out of a sandbox."`
 	Ls       lsCmd       `cmd:"" help:"List a folder of a sandbox."`
+	Mkdir    mkdirCmd    `cmd:"" help:"Make a folder in a sandbox."`
+	Mv       mvCmd       `cmd:"" help:"Move or rename a file of a sandbox."`
+	Rm       rmCmd       `cmd:"" help:"Remove files of a sandbox."`
+	Link     linkCmd     `cmd:"" help:"Print a signed link to one file of a sandbox."`
 	Env      envCmd      `cmd:"" help:"List, set and remove the variables of a sandbox."`
 	Events   eventsCmd   `cmd:"" help:"Show what happened to a sandbox."`
 	Extend   extendCmd   `cmd:"" help:"Let a sandbox live longer."`

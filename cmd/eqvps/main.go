@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"reflect"
 	"syscall"
 	"time"
 
@@ -56,6 +57,7 @@ func (a *app) run(ctx context.Context, args []string) (code int) {
 		kong.Exit(func(code int) { panic(exit(code)) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
 		kong.Vars(grammarVars()),
+		kong.KindMapper(reflect.String, kong.MapperFunc(bytesAsTheyAre)),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(a),
 	)
@@ -70,6 +72,17 @@ func (a *app) run(ctx context.Context, args []string) (code int) {
 		return a.report(err)
 	}
 	return a.report(command.Run())
+}
+
+// bytesAsTheyAre takes an argument as it was given. kong's own way leads through
+// JSON, which replaces what is not UTF-8: names of files are bytes.
+func bytesAsTheyAre(ctx *kong.DecodeContext, target reflect.Value) error {
+	token, err := ctx.Scan.PopValue("string")
+	if err != nil {
+		return err
+	}
+	target.SetString(token.String())
+	return nil
 }
 
 // helpFor names the help page for what was being parsed when err came up.
