@@ -86,8 +86,8 @@ func parseRange(s string) (offset, length int64, ok bool) {
 	}
 	if first == "" {
 		n, ok := number(last)
-		if n == 0 {
-			return math.MaxInt64, 0, ok // the last 0 bytes: nothing has them
+		if ok && n == 0 {
+			return math.MaxInt64, 0, true // the last 0 bytes: nothing has them
 		}
 		return -n, 0, ok
 	}

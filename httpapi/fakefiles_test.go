@@ -46,6 +46,10 @@ func (f *fake) UploadPart(_ context.Context, p eqvps.UploadPart) (eqvps.UploadPr
 	if err := p.Validate(); err != nil {
 		return eqvps.UploadProgress{}, err
 	}
+	if p.Path == "/dev/null" { // for what is too large to keep
+		n, err := io.Copy(io.Discard, p.Content)
+		return eqvps.UploadProgress{Received: n}, err
+	}
 	b, err := io.ReadAll(p.Content)
 	if err != nil {
 		return eqvps.UploadProgress{}, eqvps.WrapError(eqvps.CodeUnreachable, err)
