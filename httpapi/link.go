@@ -63,7 +63,8 @@ func (l link) sign(key []byte) string {
 func parseLink(key []byte, s string) (link, error) {
 	bad := eqvps.Errorf(eqvps.CodeInvalidLink, "%s", eqvps.CodeInvalidLink.Kind().Message)
 	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
-	if err != nil || len(b) < sha256.Size || len(s) > maxLinkKey {
+	// The decoder passes over line breaks, which no link has.
+	if err != nil || len(b) < sha256.Size || len(s) > maxLinkKey || strings.ContainsAny(s, "\r\n") {
 		return link{}, bad
 	}
 	mac, text := b[:sha256.Size], string(b[sha256.Size:])

@@ -71,7 +71,6 @@ func TestLinks(t *testing.T) {
 		"other method":  {"PUT", down.URL},
 		"GET of a PUT":  {"GET", up.URL},
 		"other sandbox": {"GET", strings.Replace(down.URL, id, f.sandbox(t), 1)},
-		"no key":        {"GET", with("")},
 		"cut":           {"GET", with(key[:len(key)-1])},
 		"longer":        {"GET", with(key + "AAAA")},
 		"no base64":     {"GET", with("***")},
