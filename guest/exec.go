@@ -23,6 +23,9 @@ const execGrace = 5 * time.Second
 // do in each of its clones, on the way to their first answer.
 const settle = 2 * time.Second
 
+// gatePoll is the wait before a guest that is not at its gate is asked again.
+const gatePoll = 2 * time.Millisecond
+
 // errOverdue is the cause when a guest does not end a command at its timeout.
 var errOverdue = errors.New("the guest did not end the command at its timeout")
 
@@ -126,6 +129,8 @@ func (c *Client) toGate(ctx context.Context, dial DialFunc) error {
 	if err := c.Close(); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, c.replyTimeout)
+	defer cancel()
 	for {
 		hs, err := knock(ctx, dial)
 		if err != nil {
@@ -135,6 +140,11 @@ func (c *Client) toGate(ctx context.Context, dial DialFunc) error {
 		hs.Close()
 		if atGate {
 			return nil
+		}
+		select {
+		case <-time.After(gatePoll):
+		case <-ctx.Done():
+			return unreachable(context.Cause(ctx))
 		}
 	}
 }

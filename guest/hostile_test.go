@@ -202,3 +202,55 @@ func TestForeignVersion(t *testing.T) {
 		port.Close()
 	}
 }
+
+// Whether a guest may have gone on decides whether its memory may be used again:
+// only where that is certain, Renew does not say so.
+func TestIdentitySent(t *testing.T) {
+	for name, test := range map[string]struct {
+		goes func(port net.Conn) func([]byte) error
+		sent bool
+	}{
+		"it goes without an answer": {func(port net.Conn) func([]byte) error {
+			return func([]byte) error { return port.Close() }
+		}, true},
+		"it refuses": {func(net.Conn) func([]byte) error {
+			return func([]byte) error { return errors.New("no") }
+		}, false},
+	} {
+		host, port := net.Pipe()
+		ep := &channel.Endpoint{Port: port, Version: Version, AtGate: true, Go: test.goes(port), Serve: func(net.Conn) {}}
+		go ep.Run()
+		_, err := Renew(t.Context(), func(context.Context) (net.Conn, error) { return host, nil }, Identity{Hostname: "sb"})
+		if err == nil || errors.Is(err, ErrIdentitySent) != test.sent {
+			t.Errorf("%s: %v", name, err)
+		}
+		port.Close()
+	}
+	host, port := net.Pipe()
+	port.Close()
+	_, err := Renew(t.Context(), func(context.Context) (net.Conn, error) { return host, nil }, Identity{Hostname: "sb"})
+	if err == nil || errors.Is(err, ErrIdentitySent) {
+		t.Errorf("nobody answers: %v", err)
+	}
+}
+
+// An agent that says it goes to its gate, and never does, holds nobody up.
+func TestNeverAtGate(t *testing.T) {
+	say := func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "{}") }
+	for name, leave := range map[string]func(*Client, DialFunc) error{
+		"park":    func(c *Client, dial DialFunc) error { return c.Park(t.Context(), dial) },
+		"suspend": func(c *Client, dial DialFunc) error { return c.Suspend(t.Context(), dial) },
+	} {
+		c := lying(t, say)
+		c.replyTimeout = 50 * time.Millisecond
+		err := leave(c, func(context.Context) (net.Conn, error) {
+			host, port := net.Pipe()
+			t.Cleanup(func() { port.Close() })
+			go (&channel.Endpoint{Port: port, Version: Version}).Run()
+			return host, nil
+		})
+		if eqvps.ErrorCode(err) != eqvps.CodeUnreachable {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

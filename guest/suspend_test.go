@@ -132,4 +132,3 @@ func TestSuspendGivenUp(t *testing.T) {
 		sh(t, m.connect(t), "true")
 	}
 }
-

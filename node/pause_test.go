@@ -3,11 +3,14 @@ package node_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/eqvps/eqvps"
 	"github.com/eqvps/eqvps/node"
@@ -118,7 +121,11 @@ func startState(t *testing.T, m eqvps.Machine) (answer string) {
 func TestPauseAndResume(t *testing.T) {
 	dir := dataDir(t)
 	var pauses [][2]time.Time // while the guest was suspended
+	var full bool             // the host's disk is
 	step := func(label string) error {
+		if label == "pause.state" && full {
+			return unix.ENOSPC
+		}
 		if label == "pause.folder" { // the guest is suspended, its machine runs
 			begin := time.Now()
 			time.Sleep(200 * time.Millisecond) // in which nothing should happen
@@ -212,6 +219,14 @@ while True:
 	if got := run(t, m, askState); got != answer {
 		t.Errorf("the program says %q, before it was %q", got, answer)
 	}
+	full = true
+	if err := n.Pause(t.Context(), "sb_a", testKey); eqvps.ErrorCode(err) != eqvps.CodeCapacity || n.Paused("sb_a") {
+		t.Errorf("on a full disk: %v, paused: %v", err, n.Paused("sb_a"))
+	}
+	full = false
+	if got := run(t, m, askState+"; echo $GREETING"); got != answer+"\nhello" {
+		t.Errorf("after a pause that failed the program says %q, before it was %q", got, answer)
+	}
 	// A paused machine whose memory is not wanted starts from its disk.
 	run(t, m, "echo more >>/root/file; sync")
 	pause(t, n, "sb_a")
@@ -220,6 +235,18 @@ while True:
 		t.Errorf("after a reboot: %q, paused: %v", got, n.Paused("sb_a"))
 	}
 	m.Close()
+	// A disk that cannot be mounted.
+	f, err := os.OpenFile(filepath.Join(dir, "machines", "sb_a", "upper.ext4"), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteAt(make([]byte, 1<<20), 0)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Reboot(t.Context(), persistent("sb_a")); eqvps.ErrorCode(err) != eqvps.CodeStartFailed || !strings.Contains(err.Error(), "mount /upper") {
+		t.Errorf("with a damaged disk: %v", err)
+	}
 	destroyed(t, n, dir, "sb_a")
 	closeNode(t, n)
 }

@@ -83,7 +83,58 @@ func unseal(path string, key []byte, id, kind string, read func(io.Reader) error
 	if err != nil {
 		return err
 	}
-	return read(r)
+	a := readAhead(r)
+	defer a.close()
+	return read(a)
+}
+
+// ahead reads in a goroutine of its own, so that decrypting and what is done
+// with the content go on side by side.
+type ahead struct {
+	next  chan []byte
+	stop  chan struct{}
+	piece []byte
+	err   error // what ended the reading; read after next is closed
+}
+
+// aheadPieces bounds the memory of one reader, with the size of a piece.
+const aheadPieces = 8
+
+func readAhead(r io.Reader) *ahead {
+	a := &ahead{next: make(chan []byte, aheadPieces), stop: make(chan struct{})}
+	go func() {
+		defer close(a.next)
+		for a.err == nil {
+			b := make([]byte, segmentBytes)
+			var n int
+			n, a.err = r.Read(b)
+			select {
+			case a.next <- b[:n]:
+			case <-a.stop:
+				return
+			}
+		}
+	}()
+	return a
+}
+
+func (a *ahead) Read(p []byte) (int, error) {
+	for len(a.piece) == 0 {
+		var ok bool
+		if a.piece, ok = <-a.next; !ok {
+			return 0, a.err
+		}
+	}
+	n := copy(p, a.piece)
+	a.piece = a.piece[n:]
+	return n, nil
+}
+
+// close ends the reading and waits for its end.
+func (a *ahead) close() {
+	close(a.stop)
+	for range a.next {
+	}
 }
 
 // A file of pages is a sequence of runs: address and length in bytes, 8 bytes

@@ -85,6 +85,24 @@ func TestSealedPages(t *testing.T) {
 			t.Errorf("%s: it is accepted", name)
 		}
 	}
+	// What is not in pages ends where it was written to end, or not at all.
+	for size, whole := range map[int]bool{len(whole): true, len(whole) - 1: false, segmentBytes: false, segmentBytes + 1: false} {
+		file := filepath.Join(t.TempDir(), "cut")
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, b[:size], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err = unseal(file, key, "sb_a", kindMemory, func(r io.Reader) error {
+			_, err := io.Copy(io.Discard, r)
+			return err
+		})
+		if (err == nil) != whole {
+			t.Errorf("%d bytes of it: %v", size, err)
+		}
+	}
 	if _, err := cipherFor(key[:16]); err == nil {
 		t.Error("a short key is accepted")
 	}

@@ -33,8 +33,12 @@ time.sleep(1e6)' >/dev/null 2>&1 & until [ -e /tmp/held ]; do sleep 0.1; done`, 
 	if err := b.exec(ctx, sb.ID, "bash", "-c", hold); err != nil {
 		return nil, err
 	}
-	var paused, resumed, answered sample
-	for range max(5, b.n/5) {
+	tariff, err := eqvps.DefaultTariffs.Find(eqvps.DefaultTariff)
+	if err != nil {
+		return nil, err
+	}
+	var paused, resumed, answered, bare sample
+	for i := range max(5, b.n/5) {
 		began := time.Now()
 		if _, err := b.client.Pause(ctx, sb.ID); err != nil {
 			return nil, err
@@ -49,9 +53,15 @@ time.sleep(1e6)' >/dev/null 2>&1 & until [ -e /tmp/held ]; do sleep 0.1; done`, 
 			return nil, err
 		}
 		answered = append(answered, time.Since(began))
+		took, err := b.server.node.Baseline(ctx, fmt.Sprintf("bench-%d", i), tariff, "true")
+		if err != nil {
+			return nil, err
+		}
+		bare = append(bare, took)
 	}
 	what := fmt.Sprintf("of a sandbox with %d MiB changed", dirtyMiB)
 	back := atMost("resume to first answer "+what, answered, barResume)
+	back.Baseline = inTurn{bare: bare}.baseline()
 	back.Detail += fmt.Sprintf("; resumed p50 %.0f ms", milliseconds(resumed.median()))
 	return []figure{atMost("pause "+what, paused, barPause), back}, nil
 }
