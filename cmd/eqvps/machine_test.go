@@ -107,15 +107,21 @@ func startServer(t *testing.T) (*Server, *client.Client) {
 
 func adminClient(t *testing.T, addr string) *client.Client {
 	t.Helper()
-	secret, err := os.ReadFile(filepath.Join(machineData, adminTokenName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := client.New("http://"+addr, strings.TrimSpace(string(secret)))
+	c, err := client.New("http://"+addr, adminSecret(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// adminSecret is the administrator's token.
+func adminSecret(t *testing.T) string {
+	t.Helper()
+	secret, err := os.ReadFile(filepath.Join(machineData, adminTokenName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(secret))
 }
 
 // newSandbox creates a sandbox that is deleted when the test ends.
@@ -183,26 +189,20 @@ func TestWhatIsInside(t *testing.T) {
 	}
 }
 
-func TestExitCodesAndTimeout(t *testing.T) {
+func TestExitCodes(t *testing.T) {
 	_, c := startServer(t)
 	id := newSandbox(t, c)
 	for _, w := range []struct {
-		command, stdout string
-		timeout         wire.Seconds
-		code            int
-		signal          string
-		timedOut        bool
+		command string
+		code    int
+		signal  string
 	}{
 		{command: "exit 7", code: 7},
-		{command: "echo begun; sleep 25", timeout: 2, stdout: "begun\n", code: 124, timedOut: true},
-		{command: "echo begun; setsid -w sleep 25", timeout: 2, stdout: "begun\n", code: 124, timedOut: true},
 		{command: "kill -9 $$", code: 137, signal: "SIGKILL"},
-		{command: "sleep 41.25 & echo up", timeout: 20, stdout: "up\n"},
-		{command: "pgrep -fc '[4]1.25'", stdout: "1\n"},
 		{command: "no-such-program-here", code: 127},
 		{command: "cat", code: 0}, // standard input is at its end
 	} {
-		r, err := c.Exec(t.Context(), id, wire.ExecRequest{Command: w.command, Options: wire.Options{Timeout: w.timeout}})
+		r, err := c.Exec(t.Context(), id, wire.ExecRequest{Command: w.command})
 		if err != nil {
 			t.Errorf("%s: %v", w.command, err)
 			continue
@@ -211,65 +211,8 @@ func TestExitCodesAndTimeout(t *testing.T) {
 		if r.Signal != nil {
 			signal = *r.Signal
 		}
-		if r.ExitCode != w.code || r.Stdout != w.stdout || signal != w.signal || r.TimedOut != w.timedOut {
+		if r.ExitCode != w.code || r.Stdout != "" || signal != w.signal || r.TimedOut {
 			t.Errorf("%s: code %d, stdout %q, signal %q, timed out %v; want %+v", w.command, r.ExitCode, r.Stdout, signal, r.TimedOut, w)
-		}
-	}
-	if got := shell(t, c, id, "pgrep -fc '[s]leep 25' || true"); got != "0" {
-		t.Errorf("%s processes of commands that were killed live on", got)
-	}
-}
-
-func TestLongOutputIsWhole(t *testing.T) {
-	_, c := startServer(t)
-	id := newSandbox(t, c)
-	r, err := c.Exec(t.Context(), id, wire.ExecRequest{Command: "seq 1 700000; seq 1 700000 >&2; exit 3"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	const whole = 4_788_895
-	if r.ExitCode != 3 || !r.Truncated || r.StdoutBytes != whole || r.StderrBytes != whole {
-		t.Errorf("code %d, truncated %v, %d and %d bytes", r.ExitCode, r.Truncated, r.StdoutBytes, r.StderrBytes)
-	}
-	for _, s := range []string{r.Stdout, r.Stderr} {
-		if !strings.HasPrefix(s, "1\n2\n") || !strings.HasSuffix(s, "\n700000\n") {
-			t.Errorf("head or tail is missing: %.20q … %q", s, s[max(0, len(s)-20):])
-		}
-	}
-	var streamed bytes.Buffer
-	_, err = c.ExecStream(t.Context(), id, wire.ExecRequest{Command: "seq 1 700000"}, func(_ eqvps.Stream, p []byte) error {
-		streamed.Write(p)
-		return nil
-	})
-	if err != nil || streamed.Len() != whole {
-		t.Errorf("streamed %d bytes, %v", streamed.Len(), err)
-	}
-}
-
-func TestFilesComeBackAsTheyWent(t *testing.T) {
-	_, c := startServer(t)
-	id := newSandbox(t, c)
-	all := make([]byte, 1024)
-	for i := range all {
-		all[i] = byte(i)
-	}
-	for _, size := range []int{0, 1, 17_000, 19_000, 1 << 20, 16<<20 + 1} {
-		content := bytes.Repeat(all, size/len(all)+1)[:size]
-		path := fmt.Sprintf("/root/a/b/%d.bin", size)
-		if _, err := c.Upload(t.Context(), id, path, 0o640, bytes.NewReader(content), int64(size)); err != nil {
-			t.Fatalf("%d bytes: %v", size, err)
-		}
-		if got := shell(t, c, id, "stat -c '%s %a' "+path); got != fmt.Sprintf("%d 640", size) {
-			t.Errorf("in the sandbox: %s", got)
-		}
-		r, n, err := c.Download(t.Context(), id, path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		back, err := io.ReadAll(r)
-		r.Close()
-		if err != nil || n != int64(size) || !bytes.Equal(back, content) {
-			t.Errorf("%d bytes came back as %d of %d, %v", size, len(back), n, err)
 		}
 	}
 }
