@@ -44,6 +44,44 @@ func TestCapture(t *testing.T) {
 	})
 }
 
+// FuzzCapture: whatever is printed, in whatever pieces, nothing is kept that was
+// not printed, and what was dropped is told to the byte.
+func FuzzCapture(f *testing.F) {
+	f.Add([]byte("head and tail of something longer"), 7, 10)
+	f.Add(bytes.Repeat([]byte("\xe2\x82\xac"), 9), 1, 5)
+	f.Add([]byte("\n[... 5 bytes dropped ...]\n\n[... 5 bytes dropped ...]\n"), 3, 16)
+	f.Add(bytes.Repeat([]byte{0xff, 0xc3, 0x80}, 20), 64, 2)
+	f.Fuzz(func(t *testing.T, all []byte, piece, limit int) {
+		if piece < 1 || limit < 2 || limit > 1<<16 {
+			return
+		}
+		c := Capture{Limit: limit}
+		for rest := all; len(rest) > 0; rest = rest[min(piece, len(rest)):] {
+			c.Write(rest[:min(piece, len(rest))])
+		}
+		got := c.Bytes()
+		if c.Total != int64(len(all)) || c.Truncated() != (len(all) > limit) || !c.Truncated() && !bytes.Equal(got, all) {
+			t.Fatalf("%d bytes, limit %d: total %d, truncated %v, kept %q", len(all), limit, c.Total, c.Truncated(), got)
+		}
+		if !c.Truncated() {
+			return
+		}
+		// What was printed may hold such a line itself.
+		for i := range got {
+			var dropped int
+			if _, err := fmt.Sscanf(string(got[i:]), "\n[... %d bytes dropped ...]\n", &dropped); err != nil {
+				continue
+			}
+			note := fmt.Sprintf("\n[... %d bytes dropped ...]\n", dropped)
+			tail, ok := bytes.CutPrefix(got[i:], []byte(note))
+			if ok && i+len(tail) <= limit && i+dropped+len(tail) == len(all) && bytes.HasPrefix(all, got[:i]) && bytes.HasSuffix(all, tail) {
+				return
+			}
+		}
+		t.Fatalf("limit %d: of %q is kept %q", limit, all, got)
+	})
+}
+
 // FuzzCaptureText: text that was cut stays text.
 func FuzzCaptureText(f *testing.F) {
 	f.Add("häßlich und 日本語 und 🙂 so weiter, bis es zu lang ist", 20)

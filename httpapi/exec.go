@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
 	"github.com/eqvps/eqvps"
 	"github.com/eqvps/eqvps/wire"
@@ -21,18 +22,22 @@ type command interface {
 	Domain() (eqvps.ExecRequest, error)
 	Task() (eqvps.StartTask, error)
 	Background() bool
+	Continues() bool
 	Raw() bool
 }
 
 const execDoc = "A command that fails is an ordinary result. At the timeout the whole process tree is killed and what was printed is kept. " +
-	"Nothing but files persists between calls. A client that disconnects ends the command."
+	"Nothing but files persists between calls. A client that disconnects ends the command, unless \"on_disconnect\" is \"continue\": then it runs on to its end, " +
+	"its timeout or the stop of the server, and its output is lost."
 
 const taskDoc = " With \"async\": true the command runs as a background task, for as long as the sandbox lives unless its own timeout is shorter, and keeps the sandbox from being idle."
 
 func (s *server) execRoutes() {
 	events := &mediaType{
-		name: "application/x-ndjson", schema: schema[wire.Event](s),
-		doc: "One JSON event a line, as it is printed. The last is an exit or an error; a stream that ends without either was cut.",
+		name: typeLines, schema: schema[wire.Event](s),
+		doc: "One JSON event a line, as it is printed; where the request's Accept names text/event-stream, the same as server-sent events, named by their type. " +
+			"The last is an exit or an error; a stream that ends without either was cut.",
+		or: &mediaType{name: typeEvents, schema: schema[wire.Event](s)},
 	}
 	result := &mediaType{name: "application/json", schema: schema[wire.ExecResult](s), doc: "The command has ended."}
 	task := &mediaType{name: "application/json", schema: schema[wire.Task](s), doc: "The background task has started (\"async\": true)."}
@@ -80,12 +85,14 @@ func collect[B command](s *server) func(context.Context, *call, *idInput, *B) (r
 		}
 		var res eqvps.ExecResult
 		var mu sync.Mutex // the order is per stream: the two may come at once
-		res.ExitStatus, err = g.Exec(ctx, req, func(st eqvps.Stream, p []byte) error {
+		res.ExitStatus, err = g.Exec(patience(ctx, *body), req, func(st eqvps.Stream, p []byte) error {
 			mu.Lock()
 			defer mu.Unlock()
-			if st == eqvps.Stderr {
+			switch {
+			case ctx.Err() != nil: // nobody will be told
+			case st == eqvps.Stderr:
 				res.Stderr.Write(p)
-			} else {
+			default:
 				res.Stdout.Write(p)
 			}
 			return nil
@@ -108,20 +115,54 @@ func follow[B command](s *server) func(context.Context, *call, *idInput, *B) (ra
 			return nil, err
 		}
 		return func(c *call) error {
+			sse := wantsEvents(c.r)
+			h := c.w.Header()
+			h.Set("Content-Type", typeLines)
+			if sse {
+				h.Set("Content-Type", typeEvents)
+			}
+			h.Set("Vary", "Accept")
+			h.Set("Cache-Control", "no-store, no-transform")
+			h.Set("X-Accel-Buffering", "no")
 			// The header goes out at once: a proxy need not wait for a command
 			// that prints nothing.
-			c.w.Header().Set("Content-Type", "application/x-ndjson")
-			c.w.Header().Set("X-Accel-Buffering", "no")
 			c.w.WriteHeader(http.StatusOK)
-			if err := c.w.Flush(); err != nil {
+			if err := c.w.Flush(); err != nil && !(*body).Continues() {
 				return err
 			}
-			es := newEventStream(c.w, (*body).Raw())
-			st, err := g.Exec(ctx, req, es.output)
+			es := newEventStream(c.w, (*body).Raw(), sse)
+			defer es.close()
+			out := es.output
+			if (*body).Continues() {
+				out = untilGone(ctx, es.output)
+			}
+			st, err := g.Exec(patience(ctx, *body), req, out)
 			if err != nil {
 				return es.fail(c.fail(err).body)
 			}
 			return es.exit(wire.NewExitStatus(st))
 		}, nil
+	}
+}
+
+// patience is how long a command runs: until its client leaves, or also after
+// that. The end of the server ends it in any case: it closes the session with
+// the sandbox.
+func patience(ctx context.Context, body command) context.Context {
+	if body.Continues() {
+		return context.WithoutCancel(ctx)
+	}
+	return ctx
+}
+
+// untilGone passes output on as long as there is a client to take it, and then
+// drops it.
+func untilGone(ctx context.Context, out eqvps.Output) eqvps.Output {
+	var gone atomic.Bool
+	return func(s eqvps.Stream, p []byte) error {
+		if !gone.Load() && (ctx.Err() != nil || out(s, p) != nil) {
+			gone.Store(true)
+		}
+		return nil
 	}
 }

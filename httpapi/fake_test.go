@@ -44,7 +44,9 @@ type fake struct {
 	log    bytes.Buffer
 	later  time.Duration // how far the clock is ahead of epoch
 	ended  chan struct{} // receives when a command "sleep" was ended by its context
-	hold   chan struct{} // "wait" prints when it is closed
+	hold   chan struct{} // "wait" prints when it is closed, "linger" ends
+	begun  []string      // the commands that were run
+	stayed chan error    // receives how "linger" ended: nil, or its context's error
 }
 
 type file struct {
@@ -55,7 +57,7 @@ type file struct {
 func newFake() *fake {
 	return &fake{
 		files: map[string]file{}, parts: map[string]*fakeUpload{}, values: map[string]string{},
-		ended: make(chan struct{}, 1), hold: make(chan struct{}),
+		ended: make(chan struct{}, 1), hold: make(chan struct{}), stayed: make(chan error, 1),
 	}
 }
 
@@ -92,6 +94,12 @@ func (w lockedWriter) Write(p []byte) (int, error) {
 	w.f.mu.Lock()
 	defer w.f.mu.Unlock()
 	return w.f.log.Write(p)
+}
+
+func (f *fake) runs(command string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Contains(f.begun, command)
 }
 
 func (f *fake) logged() string {
@@ -200,6 +208,9 @@ func (f *fake) Usage(ctx context.Context, id string) (eqvps.Usage, error) {
 // Exec knows a few commands. Code given on standard input is "run" by being
 // named there.
 func (f *fake) Exec(ctx context.Context, req eqvps.ExecRequest, out eqvps.Output) (eqvps.ExitStatus, error) {
+	f.mu.Lock()
+	f.begun = append(f.begun, req.Command)
+	f.mu.Unlock()
 	name := req.Command
 	if name == "" {
 		name = strings.Join(req.Argv, " ")
@@ -251,6 +262,23 @@ func (f *fake) Exec(ctx context.Context, req eqvps.ExecRequest, out eqvps.Output
 		say(eqvps.Stdout, "first\n")
 		<-f.hold
 		return ok, say(eqvps.Stdout, "second\n")
+	case "linger": // prints as long as it may
+		say(eqvps.Stdout, "first\n")
+		for {
+			select {
+			case <-f.hold:
+				f.stayed <- say(eqvps.Stdout, "last\n")
+				return ok, nil
+			case <-ctx.Done():
+				f.stayed <- ctx.Err()
+				return ok, ctx.Err()
+			case <-time.After(time.Millisecond):
+				if err := say(eqvps.Stdout, "more\n"); err != nil {
+					f.stayed <- err
+					return ok, err
+				}
+			}
+		}
 	case "sleep":
 		say(eqvps.Stdout, "asleep\n")
 		<-ctx.Done()

@@ -38,6 +38,7 @@ type mediaType struct {
 	name   string
 	schema *huma.Schema
 	doc    string
+	or     *mediaType // another form that the client may ask for; nil: none
 }
 
 var octets = &huma.Schema{Type: huma.TypeString, Format: "binary"}
@@ -137,7 +138,10 @@ func operation[B any](s *server, rt route) huma.Operation {
 	if rt.answer != nil {
 		op.Responses[strconv.Itoa(op.DefaultStatus)] = &huma.Response{
 			Description: rt.answer.doc,
-			Content:     map[string]*huma.MediaType{rt.answer.name: {Schema: rt.answer.schema}},
+			Content:     map[string]*huma.MediaType{},
+		}
+		for m := rt.answer; m != nil; m = m.or {
+			op.Responses[strconv.Itoa(op.DefaultStatus)].Content[m.name] = &huma.MediaType{Schema: m.schema}
 		}
 	}
 	for status, m := range map[int]*mediaType{http.StatusAccepted: rt.accepted, http.StatusPartialContent: rt.partial} {

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -121,6 +122,64 @@ func TestStreamText(t *testing.T) {
 	}
 }
 
+// TestServerSentEvents: the same events in the other form, to whoever names it.
+func TestServerSentEvents(t *testing.T) {
+	f := newFake()
+	base := f.server(t)
+	url := base + api + "/sandboxes/" + f.sandbox(t) + "/run/stream"
+	for accept, sse := range map[string]bool{
+		"text/event-stream": true,
+		"application/json;q=0.2, Text/Event-Stream ; q=0.1":   true,
+		"text/event-stream, application/x-ndjson":             true,
+		"application/x-ndjson;q=0.5, text/event-stream;q=0.9": true,
+		"text/event-stream, */*":                              true,
+		"application/x-ndjson, text/event-stream":             false,
+		"text/event-stream;q=0, */*":                          false,
+		"text/event-stream;q=x":                               false,
+		"text/*":                                              false,
+		"*/*":                                                 false,
+		"":                                                    false,
+	} {
+		resp, text := send(t, "POST", url, `{"language":"python","code":"split"}`, "Accept", accept)
+		h := resp.Header
+		if h.Get("X-Accel-Buffering") != "no" || h.Get("Cache-Control") != "no-store, no-transform" || h.Get("Vary") != "Accept" {
+			t.Errorf("Accept %q: headers %v", accept, h)
+		}
+		want := `{"type":"stdout","text":"a"}
+{"type":"stdout","text":"äb"}
+{"type":"stdout","data_base64":"Y/8="}
+{"type":"stdout","text":"d"}
+{"type":"stderr","text":"e\n"}
+{"type":"stdout","data_base64":"4oI="}
+{"type":"exit","exit_code":0,"signal":null,"timed_out":false,"oom":false,"duration_ms":5,"duration_us":5000}
+`
+		media := "application/x-ndjson"
+		if sse {
+			media = "text/event-stream"
+			var events strings.Builder
+			for line := range strings.Lines(want) {
+				kind, _, _ := strings.Cut(strings.TrimPrefix(line, `{"type":"`), `"`)
+				fmt.Fprintf(&events, "event: %s\ndata: %s\n", kind, line)
+			}
+			want = events.String()
+		}
+		if h.Get("Content-Type") != media {
+			t.Errorf("Accept %q: %s", accept, h.Get("Content-Type"))
+		}
+		if diff := cmp.Diff(want, text); diff != "" {
+			t.Errorf("Accept %q (-want +got):\n%s", accept, diff)
+		}
+	}
+	// What goes wrong before the command runs is an answer as any other.
+	resp, text := send(t, "POST", url, `{"language":"cobol","code":"x"}`, "Accept", "text/event-stream")
+	if resp.StatusCode != 422 || resp.Header.Get("Content-Type") != "application/json" {
+		t.Errorf("%s: %s", resp.Status, text)
+	}
+	if _, text = send(t, "POST", url, `{"language":"python","code":"break"}`, "Accept", "text/event-stream"); !strings.Contains(text, "\n\nevent: error\ndata: {") {
+		t.Errorf("a sandbox that breaks: %s", text)
+	}
+}
+
 // TestDisconnectEndsCommand: nobody is left to read, so nothing runs on.
 func TestDisconnectEndsCommand(t *testing.T) {
 	f := newFake()
@@ -138,6 +197,56 @@ func TestDisconnectEndsCommand(t *testing.T) {
 		t.Errorf("error is %v", err)
 	}
 	<-f.ended
+}
+
+// TestDisconnectMayLeaveCommand: with on_disconnect a command outlives its
+// client, whichever call it is and whether it prints or not.
+func TestDisconnectMayLeaveCommand(t *testing.T) {
+	for _, call := range []string{"exec", "exec/stream"} {
+		f := newFake()
+		base := f.server(t)
+		url := base + api + "/sandboxes/" + f.sandbox(t) + "/"
+		leave := func(call, command, more string) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			req, err := http.NewRequestWithContext(ctx, "POST", url+call, strings.NewReader(`{"command":"`+command+`",`+more+`}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Authorization", "Bearer "+secret)
+			answered := make(chan error)
+			go func() {
+				resp, err := http.DefaultClient.Do(req)
+				if err == nil {
+					_, err = bufio.NewReader(resp.Body).ReadString('\n')
+					resp.Body.Close()
+				}
+				answered <- err
+			}()
+			for !f.runs(command) {
+				time.Sleep(time.Millisecond)
+			}
+			if call == "exec" {
+				cancel() // its answer is still far
+			}
+			if err := <-answered; (err != nil) != (call == "exec") {
+				t.Errorf("%s: %v", call, err)
+			}
+		}
+		leave(call, "linger", `"on_disconnect":"continue"`)
+		// A command that ends with its client shows that the server looks.
+		leave("exec/stream", "sleep", `"on_disconnect":"kill"`)
+		<-f.ended
+		select {
+		case err := <-f.stayed:
+			t.Errorf("%s: it ended with its client: %v", call, err)
+		default:
+		}
+		close(f.hold)
+		if err := <-f.stayed; err != nil {
+			t.Errorf("%s: %v", call, err)
+		}
+	}
 }
 
 func TestClientRoundTrip(t *testing.T) {

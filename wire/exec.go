@@ -49,7 +49,15 @@ type Options struct {
 	Timeout  Seconds `json:"timeout,omitempty" doc:"Seconds until the whole process tree is killed: 1 to 55, default 30. Of a background task: at most, and by default, as long as the sandbox lives." example:"30"`
 	Async    bool    `json:"async,omitempty" doc:"Run it as a background task: the answer comes at once, its output is read from GET /sandboxes/{id}/tasks/{task_id}."`
 	Encoding string  `json:"encoding,omitempty" doc:"base64: give the output as bytes as well; text (the default): only where it is not UTF-8."`
+	// OnDisconnect is "" or one of the two below.
+	OnDisconnect string `json:"on_disconnect,omitempty" doc:"What becomes of the command when its client disconnects. kill (the default): it is killed with all it has started. continue: it runs on to its end or timeout, and what it prints is lost; work that must outlive its caller is better a background task."`
 }
+
+// What becomes of a command whose client disconnects.
+const (
+	DisconnectKill     = "kill"
+	DisconnectContinue = "continue"
+)
 
 // Raw reports whether the output is wanted as bytes in any case.
 func (o Options) Raw() bool { return o.Encoding == "base64" }
@@ -57,12 +65,20 @@ func (o Options) Raw() bool { return o.Encoding == "base64" }
 // Background reports whether a task is asked for.
 func (o Options) Background() bool { return o.Async }
 
+// Continues reports whether the command outlives its client.
+func (o Options) Continues() bool { return o.OnDisconnect == DisconnectContinue }
+
 func (o Options) check() error {
 	switch o.Encoding {
 	case "", "text", "base64":
+	default:
+		return eqvps.Errorf(eqvps.CodeInvalidValue, "There is no encoding %.40q; use text or base64.", o.Encoding)
+	}
+	switch o.OnDisconnect {
+	case "", DisconnectKill, DisconnectContinue:
 		return nil
 	}
-	return eqvps.Errorf(eqvps.CodeInvalidValue, "There is no encoding %.40q; use text or base64.", o.Encoding)
+	return eqvps.Errorf(eqvps.CodeInvalidValue, "on_disconnect is %.40q; use kill or continue.", o.OnDisconnect)
 }
 
 // Domain returns the command as a foreground one, checked and with its

@@ -100,6 +100,9 @@ func (o Options) task(req eqvps.ExecRequest) (eqvps.StartTask, error) {
 	if o.Encoding != "" {
 		return eqvps.StartTask{}, eqvps.Errorf(eqvps.CodeInvalidValue, "A background task has no encoding; name it when its output is read.")
 	}
+	if o.OnDisconnect != "" {
+		return eqvps.StartTask{}, eqvps.Errorf(eqvps.CodeInvalidValue, "A background task belongs to no connection; leave on_disconnect out.")
+	}
 	t := eqvps.StartTask{ExecRequest: req}
 	return t, t.ValidateCommand()
 }
