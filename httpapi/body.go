@@ -63,16 +63,26 @@ func (c *call) read(limit int64) ([]byte, error) {
 	return nil, eqvps.Errorf(eqvps.CodeTooLarge, "The body is larger than the %d bytes this call takes; files above 5 MB go through files/raw.", limit)
 }
 
-// drain reads what is left of a body that is refused. Many clients read no
-// answer before they have sent everything: closing on them would look like a
-// broken connection instead of an error.
+// drain has what is left of a body that is refused read once the answer is
+// sent. Many clients read no answer before they have sent everything: closing on
+// them would look like a broken connection instead of an error. Those that wait
+// for one have it at once.
 func (c *call) drain() { c.drainUpTo(maxDraining) }
 
 func (c *call) drainUpTo(limit int64) {
-	if c.body == nil || c.body.err != nil || !c.body.begun && c.r.Header.Get("Expect") != "" {
-		return // nothing there, nothing comes, or it waits for our word to send
+	c.draining = max(c.draining, limit)
+	// Otherwise the server itself would read some of it before the answer.
+	_ = c.w.rc.EnableFullDuplex() // not every writer in a test has it
+}
+
+// drained reads what drain has left to be read.
+func (c *call) drained() {
+	if c.draining == 0 || c.body == nil || c.body.err != nil || !c.body.begun && c.r.Header.Get("Expect") != "" {
+		return // nothing there, nothing comes, or it waits for a word to send
 	}
-	io.CopyN(io.Discard, c.body, limit)
+	if c.w.Flush() == nil {
+		io.CopyN(io.Discard, c.body, c.draining)
+	}
 }
 
 func decodeJSON(data []byte, v any) error {

@@ -30,6 +30,7 @@ type call struct {
 	w         *answer
 	r         *http.Request
 	body      *body // nil: the request has none
+	draining  int64 // bytes of it to be read after the answer; see drain
 	principal eqvps.Principal
 	operation string
 	err       error // what the caller was told, with its hidden cause
@@ -77,6 +78,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.mux.ServeHTTP(c.w, c.r)
+	c.drained()
 }
 
 // admit turns away what no honest client sends: addresses that mean another

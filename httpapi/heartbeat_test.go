@@ -23,6 +23,8 @@ func TestHeartbeat(t *testing.T) {
 			told := func(what, want string) {
 				t.Helper()
 				synctest.Wait()
+				es.mu.Lock()
+				defer es.mu.Unlock()
 				if !sse && what != "output" {
 					want = ""
 				}
@@ -52,7 +54,9 @@ func TestHeartbeat(t *testing.T) {
 			if err := es.exit(wire.ExitStatus{}); err != nil {
 				t.Fatal(err)
 			}
+			es.mu.Lock()
 			rec.Body.Reset()
+			es.mu.Unlock()
 			es.close()
 			time.Sleep(10 * heartbeat)
 			told("the end", "")

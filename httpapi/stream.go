@@ -37,6 +37,8 @@ func newEventStream(w *answer, raw, sse bool) *eventStream {
 	es := &eventStream{w: w, raw: raw}
 	es.enc = json.NewEncoder(&es.buf)
 	es.enc.SetEscapeHTML(false)
+	es.mu.Lock()
+	defer es.mu.Unlock()
 	if sse {
 		es.beat = time.AfterFunc(heartbeat, es.alive)
 	}

@@ -151,7 +151,7 @@ func TestExecIsExact(t *testing.T) {
 	}{
 		"signal":             {req: wire.ExecRequest{Command: "kill -SEGV $$"}, code: 139, signal: "SIGSEGV"},
 		"killed, not by us":  {req: wire.ExecRequest{Command: "kill -KILL $$"}, code: 137, signal: "SIGKILL"},
-		"signal of a child":  {req: wire.ExecRequest{Command: "(kill -USR1 $BASHPID); exit $?"}, code: 138},
+		"signal of a child":  {req: wire.ExecRequest{Command: "exec 2>/dev/null; (kill -USR1 $BASHPID); exit $?"}, code: 138},
 		"code 300":           {req: wire.ExecRequest{Command: "exit 300"}, code: 44},
 		"code -1":            {req: wire.ExecRequest{Command: "exit -1"}, code: 255},
 		"124 by itself":      {req: wire.ExecRequest{Command: "exit 124"}, code: 124},

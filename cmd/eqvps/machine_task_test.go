@@ -195,6 +195,9 @@ func TestTaskPrintsALot(t *testing.T) {
 	}
 }
 
+// Kind of fault: a background command cannot be found again, or its output has
+// gaps.
+//
 // TestTaskOutlivesAKilledServer: who reads a task's output does not notice,
 // but for the time it takes, that the server was killed in between.
 func TestTaskOutlivesAKilledServer(t *testing.T) {
@@ -206,9 +209,8 @@ func TestTaskOutlivesAKilledServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const lines = 250
 	f := &follower{id: sb.ID, task: startTask(t, c, sb.ID, wire.ExecRequest{
-		Command: fmt.Sprintf("exec 3<> <(:); for ((i = 1; i <= %d; i++)); do echo line $i; read -t 0.05 -u 3; done; echo last >&2; exit 4", lines),
+		Command: fmt.Sprintf("exec 3<> <(:); for ((i = 1; i <= %d; i++)); do echo line $i; read -t %.3f -u 3; done; echo last >&2; exit 4", taskLines, lineMillis/1000.0),
 	})}
 	f.until(t, c, "it has printed", func(*wire.TaskOutput) bool { return strings.Count(f.out.String(), "\n") >= 20 })
 	if err := server.Process.Kill(); err != nil {
@@ -242,10 +244,10 @@ func TestTaskOutlivesAKilledServer(t *testing.T) {
 		t.Errorf("it is %s, exit code %d, %q", o.State, *o.ExitCode, f.errout.String())
 	}
 	var want strings.Builder
-	for i := range lines {
+	for i := range taskLines {
 		fmt.Fprintf(&want, "line %d\n", i+1)
 	}
 	if f.out.String() != want.String() {
-		t.Errorf("the lines are not %d without gap or repeat:\n%s", lines, f.out.String())
+		t.Errorf("the lines are not %d without gap or repeat:\n%s", taskLines, f.out.String())
 	}
 }

@@ -152,6 +152,8 @@ func shell(t *testing.T, c *client.Client, id, command string) string {
 	return strings.TrimSpace(r.Stdout)
 }
 
+// Kind of fault: the image lacks what programs take for granted: a locale, a
+// home, shared memory, open files, device nodes.
 func TestWhatIsInside(t *testing.T) {
 	_, c := startServer(t)
 	id := newSandbox(t, c)
@@ -169,6 +171,8 @@ func TestWhatIsInside(t *testing.T) {
 	for command, want := range map[string]string{
 		"locale charmap":                      "UTF-8",
 		"echo $HOME $USER":                    "/root root",
+		"stat -c %U $HOME":                    "root",
+		"test -n \"$TERM\"; echo $?":          "0",
 		"pwd":                                 "/root",
 		"python3 -c 'print(\"é\")'":           "é",
 		"stat -fc %T /tmp":                    "overlayfs",
