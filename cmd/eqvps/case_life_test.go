@@ -91,34 +91,32 @@ func TestClientGoneWhileCreating(t *testing.T) {
 // several creates.
 func TestServerGoneWhileCreating(t *testing.T) {
 	for _, cut := range serverCuts {
-		server, addr := spawnServer(t)
-		c := adminClient(t, addr)
-		var wg sync.WaitGroup
-		var refused atomic.Int32
-		for range 4 {
-			wg.Go(func() {
-				if _, err := c.Create(t.Context(), wire.CreateSandbox{}); err != nil {
-					refused.Add(1)
-				}
-			})
-		}
-		time.Sleep(cut)
-		if err := server.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		_ = server.Wait()
-		wg.Wait()
+		t.Run(cut.String(), func(t *testing.T) {
+			server, addr := spawnServer(t)
+			c := adminClient(t, addr)
+			var wg sync.WaitGroup
+			var refused atomic.Int32
+			for range 4 {
+				wg.Go(func() {
+					if _, err := c.Create(t.Context(), wire.CreateSandbox{}); err != nil {
+						refused.Add(1)
+					}
+				})
+			}
+			time.Sleep(cut)
+			if err := server.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = server.Wait()
+			wg.Wait()
 
-		next, c := startServer(t)
-		n := accounted(t, c)
-		t.Logf("killed after %s: %d creates had no answer, %d sandboxes run", cut, refused.Load(), n)
-		deleteAll(t, c)
-		if left := leftoverMachines(machineData); len(left) > 0 {
-			t.Errorf("left behind: %s", strings.Join(left, "\n"))
-		}
-		if err := next.Close(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+			_, c = startServer(t)
+			t.Logf("%d creates had no answer, %d sandboxes run", refused.Load(), accounted(t, c))
+			deleteAll(t, c)
+			if left := leftoverMachines(machineData); len(left) > 0 {
+				t.Errorf("left behind: %s", strings.Join(left, "\n"))
+			}
+		})
 	}
 }
 
@@ -138,7 +136,12 @@ func TestFailedCreateCostsNothing(t *testing.T) {
 	}
 	defer s.Close(context.Background())
 	c := adminClient(t, s.Addr())
-	if err := s.Prepare(t.Context(), eqvps.DefaultTariff); err != nil {
+	// One that works, so that nobody takes the template for damaged.
+	works, err := c.Create(t.Context(), wire.CreateSandbox{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Delete(t.Context(), works.ID); err != nil {
 		t.Fatal(err)
 	}
 	for _, w := range []struct {
@@ -307,7 +310,7 @@ func TestTmpIsOnDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	deleteAtEnd(t, c, sb.ID)
-	task := startTask(t, c, sb.ID, wire.ExecRequest{Command: fmt.Sprintf("head -c %dM /dev/urandom > /tmp/big && stat -c %%s /tmp/big", tmpMiB)})
+	task := startTask(t, c, sb.ID, wire.ExecRequest{Command: fmt.Sprintf("dd if=/dev/zero of=/tmp/big bs=1M count=%d conv=fsync 2>/dev/null && stat -c %%s /tmp/big", tmpMiB)})
 	f := &follower{id: sb.ID, task: task}
 	o := f.end(t, c)
 	if o.State != "done" || strings.TrimSpace(f.out.String()) != fmt.Sprint(tmpMiB<<20) {
