@@ -20,7 +20,7 @@ import (
 // run, taken in turn with it, because hosts are shared and drift.
 type benchCmd struct {
 	N    int    `short:"n" default:"50" help:"How many sandboxes to create one after another (default 50)."`
-	Only string `enum:",demand,standby,rate,calls,output,pause,memory" default:"" placeholder:"PART" help:"Measure one part only: demand, standby, rate, calls, output, pause or memory."`
+	Only string `enum:",demand,standby,rate,calls,output,transfer,pause,memory" default:"" placeholder:"PART" help:"Measure one part only: demand, standby, rate, calls, output, transfer, pause or memory."`
 	JSON bool   `name:"json" help:"Print one JSON object."`
 }
 
@@ -87,6 +87,7 @@ func (c *benchCmd) Run(ctx context.Context, a *app) error {
 		{"rate", "creates, four at a time", b.parallel},
 		{"calls", "calls into one sandbox", b.calls},
 		{"output", "output of commands", b.output},
+		{"transfer", "large files in and out", b.transfers},
 		{"pause", "pauses of a sandbox that has changed much of its memory", b.pauses},
 		{"memory", "memory of idle sandboxes", b.memory},
 	} {
