@@ -26,4 +26,5 @@ const (
 	tmpMiB     = 1536
 	taskLines  = 200
 	lineMillis = 1000
+	raceFor    = 10 * time.Minute
 )

@@ -36,4 +36,6 @@ const (
 	// taskLines is how many lines a task prints, one every lineMillis.
 	taskLines  = 250
 	lineMillis = 50
+	// raceFor is how long callers race for one sandbox.
+	raceFor = 15 * time.Second
 )
