@@ -26,6 +26,9 @@ GOBUILD := go build -ldflags "-s -w"
 MACHINE_TESTS := /(network|node|guest(/.*)?|vmm/qemu|vmm/vmmtest(/.*)?|cmd/eqvps|cmd/eqvps-guest)$$
 UNIT_TESTS := $(if $(shell command -v gcc),CGO_ENABLED=1 go test -race,go test)
 
+# Tests with values in cmd/eqvps/scale_soak_test.go, or that only soak runs.
+SOAK_TESTS := TimeoutIs|OrphansAre|UploadIs|ClientGoneWhile|ServerGoneWhile|ClockIs|TmpIs|TaskOutlives|HostileGuest|SideBySide
+
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
 
@@ -65,6 +68,10 @@ machine: image ## the tests that start machines (as root)
 	go test -p 1 -count=1 -timeout 20m $$(go list ./... | grep -E '$(MACHINE_TESTS)')
 
 ##@ Now and then
+.PHONY: soak
+soak: image ## the tests that `test` scales down, in full (as root; an hour)
+	go test -tags soak -count=1 -timeout 2h -run '$(SOAK_TESTS)' ./cmd/eqvps
+
 .PHONY: bench
 bench: deps build image ## measure how long sandboxes take to start
 	@bin/eqvps bench

@@ -19,12 +19,13 @@ var createCuts = []time.Duration{5 * time.Millisecond, 50 * time.Millisecond, 15
 var serverCuts = []time.Duration{5 * time.Millisecond, 50 * time.Millisecond, 150 * time.Millisecond, 400 * time.Millisecond, time.Second}
 
 const (
-	orphans    = 300
-	standbyAge = 15 * time.Minute
-	clockApart = time.Minute
-	tmpTariff  = "small"
-	tmpMiB     = 1536
-	taskLines  = 200
-	lineMillis = 1000
-	raceFor    = 10 * time.Minute
+	orphans       = 300
+	standbyAge    = 15 * time.Minute
+	clockApart    = time.Minute
+	tmpTariff     = "small"
+	tmpMiB        = 1536
+	taskLines     = 200
+	lineMillis    = 1000
+	raceFor       = 10 * time.Minute
+	hangingGuests = true
 )

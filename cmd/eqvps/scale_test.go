@@ -38,4 +38,7 @@ const (
 	lineMillis = 50
 	// raceFor is how long callers race for one sandbox.
 	raceFor = 15 * time.Second
+	// hangingGuests tells whether to wait for the end of machines that answer
+	// nobody, which takes as long as they may be idle and a minute.
+	hangingGuests = false
 )
