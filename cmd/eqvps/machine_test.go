@@ -276,7 +276,7 @@ func TestPackagesCanBeInstalled(t *testing.T) {
 	defer cancel()
 	_, hostErr := exec.CommandContext(ctx, "npm", "view", "semver", "version").Output()
 	for _, req := range []wire.ExecRequest{
-		{Command: "pip install -q tabulate"},
+		{Command: "pip install -q --no-compile tabulate"},
 		{Command: "npm install -g --silent --no-audit --no-fund semver"},
 		{Argv: []string{"sh", "-c", "semver 1.2.3; echo a | tabulate"}}, // not in the same command, and without a login shell
 	} {
