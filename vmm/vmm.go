@@ -89,10 +89,10 @@ type Spec struct {
 	State  *os.File
 	// Restore: not nil for a suspended machine. It is called once, after
 	// OnSpawn and before the guest runs, and calls put for every run of pages
-	// that Suspend passed on, in any order or split; put keeps nothing of the
-	// slice and refuses an address or a length that is no multiple of PageSize,
-	// and what lies outside the machine's memory. An error of Pages, or of
-	// any put, ends the machine.
+	// that Suspend passed on, in any order or split, one after another; put
+	// keeps nothing of the slice and refuses an address or a length that is no
+	// multiple of PageSize, and what lies outside the machine's memory. An error
+	// of Pages, or of any put, ends the machine.
 	Pages func(put PageFunc) error
 	// OnSpawn is called with the monitor's process id before the guest runs
 	// its first instruction, e.g. to place it in a cgroup. An error ends the
@@ -163,9 +163,9 @@ type Machine interface {
 	// or restored without a snapshot's memory, these are all pages in use.
 	// What the guest wrote to its disks is in their files, but not synced.
 	//
-	// The machine stays stopped, also when Suspend fails: the caller kills it,
-	// or lets it run on with Continue. An error of page ends Suspend and is
-	// returned.
+	// The machine stays stopped, as a rule also when Suspend fails: the caller
+	// kills it, or lets it run on with Continue. An error of page ends Suspend
+	// and is returned. The state is a regular file or one in memory.
 	Suspend(ctx context.Context, state *os.File, page PageFunc) error
 	// Continue lets a machine that Suspend has stopped run on as if nothing
 	// had been; connections to the guest are still good. A running machine

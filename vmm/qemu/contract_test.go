@@ -14,6 +14,7 @@ func factory(t testing.TB) vmmtest.Factory {
 	return vmmtest.Factory{
 		New:       func() vmm.Monitor { return monitor },
 		Image:     vmmtest.BuildImage(t),
+		Firmware:  true,
 		Terminate: func(h vmm.Handle) error { return syscall.Kill(h.PID, syscall.SIGKILL) },
 	}
 }
@@ -21,3 +22,5 @@ func factory(t testing.TB) vmmtest.Factory {
 func TestContract(t *testing.T) { vmmtest.Run(t, factory(t)) }
 
 func BenchmarkRestore(b *testing.B) { vmmtest.BenchmarkRestore(b, factory(b)) }
+
+func BenchmarkSuspend(b *testing.B) { vmmtest.BenchmarkSuspend(b, factory(b)) }

@@ -96,7 +96,56 @@ func TestParallelBootsWithNetwork(t *testing.T) {
 	}
 	expectNamespace(t, m, spec.Network)
 
+	testHeld(t, m)
 	testStopped(t, m)
+}
+
+// testHeld: while its memory is read, a monitor does nothing but wait with its
+// device state. Afterwards it has nothing left of it.
+func testHeld(t *testing.T, m vmm.Machine) {
+	state, err := os.Create(filepath.Join(t.TempDir(), "state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer state.Close()
+	descriptors := func() int {
+		all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", m.Handle().PID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	before := descriptors()
+	held := false
+	err = m.Suspend(t.Context(), state, func(uint64, []byte) error {
+		for end := time.Now().Add(10 * time.Second); !held && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", m.Handle().PID))
+			if err != nil {
+				return err
+			}
+			var call int
+			fmt.Sscan(string(b), &call)
+			held = call == unix.SYS_WRITE || call == unix.SYS_WRITEV
+		}
+		if !held {
+			return errors.New("the monitor is not held")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if err := m.Continue(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got := vmmtest.Ask(t, m, "mac"); got != guestMAC {
+		t.Errorf("after Continue the guest's MAC is %q", got)
+	}
+	for end := time.Now().Add(10 * time.Second); descriptors() > before; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the monitor keeps %d descriptors, it had %d", descriptors(), before)
+		}
+	}
 }
 
 // testStopped asks a monitor that does not run any more.
@@ -111,6 +160,9 @@ func testStopped(t *testing.T, m vmm.Machine) {
 	}
 	if err := m.Snapshot(ctx, nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Snapshot of a stopped monitor: %v", err)
+	}
+	if err := m.Suspend(ctx, nil, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Suspend of a stopped monitor: %v", err)
 	}
 	if err := m.Kill(t.Context()); err != nil {
 		t.Error(err)

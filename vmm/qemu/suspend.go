@@ -23,10 +23,10 @@ const (
 
 // Suspend stops the guest and passes on its device state and its pages.
 //
-// What the host sends to a stopped guest still reaches the guest's memory, as
-// far as the guest had made room for it. State and memory must be of one moment,
-// so the monitor is held while its memory is read: it writes its state into a
-// pipe of one page, which is emptied only afterwards.
+// State and memory must be of one moment, and nothing promises that the devices
+// of a stopped machine leave its memory alone, whatever comes from the host. So
+// the monitor is held while its memory is read: it writes its state into a pipe
+// of one page, which is emptied only afterwards.
 func (m *machine) Suspend(ctx context.Context, state *os.File, page vmm.PageFunc) error {
 	err := m.control(ctx, func(c *conversation) error {
 		r, err := findRAM(c)

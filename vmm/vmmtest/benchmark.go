@@ -1,6 +1,7 @@
 package vmmtest
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -46,7 +47,11 @@ func BenchmarkRestore(b *testing.B, f Factory) {
 	time.Sleep(time.Second) // the guest goes idle
 	b.ReportMetric(pss(b, last.Handle().PID), "idle-MiB")
 	last.Kill(b.Context())
-	for name, times := range map[string][]time.Duration{"run": run, "answer": answer, "cpu": used} {
+	reportTimes(b, map[string][]time.Duration{"run": run, "answer": answer, "cpu": used})
+}
+
+func reportTimes(b *testing.B, all map[string][]time.Duration) {
+	for name, times := range all {
 		slices.Sort(times)
 		b.ReportMetric(milliseconds(times[len(times)/2]), name+"-p50-ms")
 		b.ReportMetric(milliseconds(times[len(times)*95/100]), name+"-p95-ms")
@@ -98,6 +103,87 @@ func pss(b *testing.B, pid int) float64 {
 	}
 	b.Fatal("smaps_rollup tells no Pss")
 	return 0
+}
+
+// runSize is a run whose pages lie in a file.
+type runSize struct {
+	address uint64
+	size    int
+}
+
+// BenchmarkSuspend restores a snapshot of a 1 GiB machine, lets the guest write
+// 100 MiB, puts it away into a file and brings it back, again and again. It
+// reports the median and the 95th percentile of the time until the guest
+// answered after the plain restore ("restore"), until Suspend returned and its
+// files were synced ("suspend"), and until the guest answered again ("resume"),
+// and how much memory was put away.
+func BenchmarkSuspend(b *testing.B, f Factory) {
+	const dirtyMiB = 100
+	s := f.benchmarkSnapshot(b)
+	var restored, away, back []time.Duration
+	size := 0.0
+	for b.Loop() {
+		spec := f.restoreSpec(b, s)
+		spec.MemoryMiB, spec.VCPUs = benchmarkMemoryMiB, 1
+		begin := time.Now()
+		m, err := f.New().Restore(b.Context(), spec)
+		if err != nil {
+			b.Fatal(err)
+		}
+		g := dialGuest(b, m)
+		restored = append(restored, time.Since(begin))
+		g.expect(fmt.Sprintf("fill %d", dirtyMiB), "ok")
+		g.conn.Close()
+
+		pages, err := os.Create(filepath.Join(b.TempDir(), "pages"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		spec.State = stateFile(b)
+		begin = time.Now()
+		var runs []runSize
+		err = m.Suspend(b.Context(), spec.State, func(address uint64, p []byte) error {
+			runs = append(runs, runSize{address, len(p)})
+			_, err := pages.Write(p)
+			return err
+		})
+		if err = errors.Join(err, pages.Sync(), spec.State.Sync()); err != nil {
+			b.Fatal(err)
+		}
+		away = append(away, time.Since(begin))
+		m.Kill(b.Context())
+		if info, err := pages.Stat(); err == nil {
+			size = float64(info.Size()) / (1 << 20)
+		}
+
+		spec.Dir = b.TempDir()
+		spec.Pages = func(put vmm.PageFunc) error {
+			var offset int64
+			buf := make([]byte, vmm.MaxPages)
+			for _, r := range runs {
+				p := buf[:r.size]
+				if _, err := pages.ReadAt(p, offset); err != nil {
+					return err
+				}
+				if err := put(r.address, p); err != nil {
+					return err
+				}
+				offset += int64(len(p))
+			}
+			return nil
+		}
+		begin = time.Now()
+		if m, err = f.New().Restore(b.Context(), spec); err != nil {
+			b.Fatal(err)
+		}
+		dialGuest(b, m).conn.Close()
+		back = append(back, time.Since(begin))
+		m.Kill(b.Context())
+		pages.Close()
+		os.Remove(pages.Name())
+	}
+	b.ReportMetric(size, "away-MiB")
+	reportTimes(b, map[string][]time.Duration{"restore": restored, "suspend": away, "resume": back})
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -21,6 +21,9 @@ type Factory struct {
 	// Image is what machines boot from. The guest in it answers the commands
 	// of the program testguest.
 	Image Image
+	// Firmware tells that a machine has memory beyond Spec.MemoryMiB, which a
+	// suspended one must find as it was.
+	Firmware bool
 	// Terminate ends the monitor of a machine behind the back of its owner.
 	Terminate func(h vmm.Handle) error
 }

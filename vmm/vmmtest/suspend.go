@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/eqvps/eqvps/vmm"
@@ -31,6 +32,16 @@ func (s suspended) bytes() (n int) {
 		n += len(r.pages)
 	}
 	return n
+}
+
+// beyondMemory is what was put away besides main memory.
+func (s suspended) beyondMemory() (b []byte) {
+	for _, r := range s.runs {
+		if r.address >= uint64(s.spec.MemoryMiB)<<20 {
+			b = append(b, r.pages...)
+		}
+	}
+	return b
 }
 
 // stateFile is where Suspend writes: it holds more than any state has.
@@ -133,6 +144,10 @@ func (f Factory) testSuspend(t *testing.T, s snapshot) {
 		t.Fatal(err)
 	}
 	second := f.suspend(t, adopted, spec)
+	firmware := first.beyondMemory()
+	if written := len(bytes.Trim(firmware, "\x00")) > 0; written != f.Firmware || !bytes.Equal(firmware, second.beyondMemory()) {
+		t.Errorf("of %d bytes of firmware, written: %v, not all came back", len(firmware), written)
+	}
 
 	g = dialGuest(t, f.restore(t, second.again(t, f)))
 	g.expect("get", "second")
@@ -213,8 +228,8 @@ func (f Factory) testBrokenSuspended(t *testing.T, s snapshot, good suspended) {
 }
 
 // testContinue lets a machine run on after Suspend failed and after it did not.
-// What the host said in between the guest hears afterwards, and the suspended
-// machine never.
+// What the host says in between the guest hears afterwards. What becomes of the
+// channel in between does not change what is put away.
 func (f Factory) testContinue(t *testing.T, s snapshot) {
 	spec := f.restoreSpec(t, s)
 	m := f.restore(t, spec)
@@ -243,15 +258,7 @@ func (f Factory) testContinue(t *testing.T, s snapshot) {
 		g.expect("count", []string{"2", "3"}[i])
 	}
 
-	away := suspended{spec: spec, state: stateFile(t)}
-	err := m.Suspend(t.Context(), away.state, func(address uint64, pages []byte) error {
-		if away.runs == nil {
-			g.send("count")
-		}
-		away.runs = append(away.runs, run{address, bytes.Clone(pages)})
-		return nil
-	})
-	if err != nil {
+	if err := m.Suspend(t.Context(), stateFile(t), once(func() { g.send("count") })); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.Continue(t.Context()); err != nil {
@@ -260,11 +267,35 @@ func (f Factory) testContinue(t *testing.T, s snapshot) {
 	if got := <-g.lines; got != "4" {
 		t.Errorf("the guest answers %q to what it was asked while it was stopped", got)
 	}
-	g.expect("count", "5")
+
+	away := suspended{spec: spec, state: stateFile(t)}
+	reconnect := once(func() {
+		g.conn.Close()
+		if _, err := m.DialGuest(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	err := m.Suspend(t.Context(), away.state, func(address uint64, pages []byte) error {
+		away.runs = append(away.runs, run{address, bytes.Clone(pages)})
+		return reconnect(address, pages)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Continue(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	dialGuest(t, m).expect("count", "5")
 	if err := m.Kill(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	dialGuest(t, f.restore(t, away.again(t, f))).expect("count", "4")
+	dialGuest(t, f.restore(t, away.again(t, f))).expect("count", "5")
+}
+
+// once takes pages and calls f with the first of them.
+func once(f func()) vmm.PageFunc {
+	var do sync.Once
+	return func(uint64, []byte) error { do.Do(f); return nil }
 }
 
 // testKilledWhileSuspending: a monitor that dies is noticed, and nothing hangs.
