@@ -86,7 +86,7 @@ func load(path string) error {
 // openChannel waits for the port to appear: the device is probed while this
 // program already runs.
 func openChannel() (*os.File, error) {
-	for range 1000 {
+	for range 12_000 { // a minute: the host may be busy
 		names, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
 		for _, name := range names {
 			if b, _ := os.ReadFile(name); strings.TrimSpace(string(b)) == channel {
