@@ -10,15 +10,16 @@ type EventKind string
 
 // The kinds.
 const (
-	EventCreated    EventKind = "created"     // its record was made
-	EventStarted    EventKind = "started"     // it became usable
-	EventExtended   EventKind = "extended"    // its time to live or idle timeout was changed
-	EventEnvChanged EventKind = "env_changed" // variables were set or removed
-	EventPaused     EventKind = "paused"      // its memory and disk were put away
-	EventResumed    EventKind = "resumed"     // it goes on where it was paused
-	EventRebooted   EventKind = "rebooted"    // it came back from its disk: what was in memory is lost
-	EventFailed     EventKind = "failed"      // a pause or resume that did not succeed
-	EventEnded      EventKind = "ended"       // it is over, for the reason given
+	EventCreated        EventKind = "created"         // its record was made
+	EventStarted        EventKind = "started"         // it became usable
+	EventExtended       EventKind = "extended"        // its time to live or idle timeout was changed
+	EventEnvChanged     EventKind = "env_changed"     // variables were set or removed
+	EventNetworkChanged EventKind = "network_changed" // what it may reach was changed
+	EventPaused         EventKind = "paused"          // its memory and disk were put away
+	EventResumed        EventKind = "resumed"         // it goes on where it was paused
+	EventRebooted       EventKind = "rebooted"        // it came back from its disk: what was in memory is lost
+	EventFailed         EventKind = "failed"          // a pause or resume that did not succeed
+	EventEnded          EventKind = "ended"           // it is over, for the reason given
 )
 
 // Event is one thing that happened to a sandbox.

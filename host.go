@@ -27,10 +27,11 @@ type Host interface {
 
 // StartMachine is what a machine is made from.
 type StartMachine struct {
-	ID     string
-	Tariff Tariff
-	Image  string // name or id; "" is the default image
-	Env    Env
+	ID      string
+	Tariff  Tariff
+	Image   string // name or id; "" is the default image
+	Env     Env
+	Network NetworkPolicy // in force before anything of the sandbox runs
 	// Persistent machines can be paused, and their disk outlives them: what a
 	// guest has flushed is on the host's disk.
 	Persistent bool
@@ -67,6 +68,8 @@ type Machine interface {
 	Guest
 	// Image is the id of the image it runs.
 	Image() string
+	// SetNetwork changes what the guest may reach, at once and as a whole.
+	SetNetwork(ctx context.Context, p NetworkPolicy) error
 	// Ping asks the guest agent for a sign of life.
 	Ping(ctx context.Context) error
 	// SetEnv changes its variables for the commands that start from then on. The

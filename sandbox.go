@@ -71,6 +71,8 @@ type Sandbox struct {
 	PausedAt    time.Time // when it was paused last; zero: it is not
 	PauseReason Reason    // set while it is paused
 
+	Network NetworkPolicy
+
 	Hourly MicroUSD // the tariff's rate when it was created
 	// Ran is the time it has been usable, without the interval that is open
 	// since RunningSince. Zero: none is open.
@@ -171,6 +173,7 @@ type CreateSandbox struct {
 	// named, so that code nobody has read sees no more than it needs. Env wins
 	// over a secret of the same name. AllSecrets alone stands for all.
 	Secrets []string
+	Network NetworkPolicy
 }
 
 // Validate checks the request and fills in defaults.
@@ -198,6 +201,9 @@ func (c *CreateSandbox) Validate() error {
 		if err := checkIdleTimeout(c.IdleTimeout); err != nil {
 			return err
 		}
+	}
+	if err := c.Network.Validate(); err != nil {
+		return err
 	}
 	if err := ValidateSecretNames(c.Secrets); err != nil {
 		return err
@@ -270,7 +276,7 @@ func NewSandbox(c CreateSandbox, by Principal, t Tariff, now time.Time) *Sandbox
 		ID: newID(sandboxPrefix), AccountID: by.AccountID, TokenID: by.TokenID,
 		Mode: c.Mode, Tariff: t.Name, Hourly: t.Hourly, State: StateStarting,
 		EnvKeys: EnvKeys(c.Env), IdleTimeout: c.IdleTimeout, TTL: c.TTL,
-		CreatedAt: now, LastActive: now,
+		Network: c.Network, CreatedAt: now, LastActive: now,
 	}
 	sb.Note(now, EventCreated, "", "")
 	return sb
@@ -323,6 +329,9 @@ type SandboxService interface {
 	// it anew from its disk, also a running one. Resuming a running one is no
 	// error.
 	Resume(ctx context.Context, id string, fromDisk bool) (*Sandbox, error)
+	// SetNetwork changes what a sandbox may reach: at once, also for connections
+	// that it has.
+	SetNetwork(ctx context.Context, id string, p NetworkPolicy) (*Sandbox, error)
 	// Events returns at most limit events of a sandbox after a sequence number,
 	// oldest first.
 	Events(ctx context.Context, id string, after int64, limit int) ([]Event, error)

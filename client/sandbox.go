@@ -87,6 +87,12 @@ func (c *Client) Resume(ctx context.Context, id string, fromDisk bool) (*wire.Sa
 	return &out, c.call(ctx, http.MethodPost, sandboxPath(id, "/resume"), nil, wire.Resume{FromDisk: fromDisk}, &out)
 }
 
+// SetNetwork changes what a sandbox may reach, also for connections it has.
+func (c *Client) SetNetwork(ctx context.Context, id string, p wire.Network) (*wire.Sandbox, error) {
+	var out wire.Sandbox
+	return &out, c.call(ctx, http.MethodPut, sandboxPath(id, "/network"), nil, p, &out)
+}
+
 // Events returns what happened to a sandbox after a sequence number (0: all),
 // oldest first. limit 0 is the server's default.
 func (c *Client) Events(ctx context.Context, id string, after int64, limit int) (*wire.EventList, error) {

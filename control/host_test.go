@@ -71,7 +71,7 @@ func (h *memHost) Start(ctx context.Context, m eqvps.StartMachine) (eqvps.Machin
 
 // place makes the one machine of an id. The caller holds the lock.
 func (h *memHost) place(m eqvps.StartMachine) *memMachine {
-	vm := &memMachine{done: make(chan struct{}), env: m.Env}
+	vm := &memMachine{done: make(chan struct{}), env: m.Env, network: m.Network}
 	if old := h.machines[m.ID]; old != nil {
 		old.die()
 	}
@@ -190,10 +190,11 @@ func (h *memHost) count() int {
 // memMachine runs no commands: Exec blocks until it is released, or fails as a
 // lost guest does when the machine dies.
 type memMachine struct {
-	set  sync.Mutex
-	env  eqvps.Env
-	once sync.Once
-	done chan struct{}
+	set     sync.Mutex
+	env     eqvps.Env
+	network eqvps.NetworkPolicy
+	once    sync.Once
+	done    chan struct{}
 	// cpu, if set, is what CPUTime says.
 	cpu   atomic.Pointer[func() time.Duration]
 	cause eqvps.Reason
@@ -312,6 +313,13 @@ func (m *memMachine) SetEnv(_ context.Context, c eqvps.EnvChange) error {
 		m.env = env
 	}
 	return err
+}
+
+func (m *memMachine) SetNetwork(_ context.Context, p eqvps.NetworkPolicy) error {
+	m.set.Lock()
+	defer m.set.Unlock()
+	m.network = p
+	return nil
 }
 
 func (m *memMachine) Image() string              { return "img_test" }

@@ -36,7 +36,7 @@ func (s *Service) Create(ctx context.Context, c eqvps.CreateSandbox) (*eqvps.San
 		return nil, drainingError()
 	}
 	sb := eqvps.NewSandbox(c, p, tariff, s.now())
-	start := eqvps.StartMachine{ID: sb.ID, Tariff: tariff, Image: c.Image, Env: c.Env}
+	start := eqvps.StartMachine{ID: sb.ID, Tariff: tariff, Image: c.Image, Env: c.Env, Network: c.Network}
 	if sb.Mode == eqvps.Persistent {
 		start.Persistent, start.Key = true, newPauseKey()
 	}

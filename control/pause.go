@@ -270,7 +270,7 @@ func (s *Service) machineFor(ctx context.Context, sb *eqvps.Sandbox, fromDisk bo
 	if err != nil {
 		return nil, false, err
 	}
-	start := eqvps.StartMachine{ID: sb.ID, Tariff: tariff, Image: sb.Image, Env: kept.Env, Persistent: true, Key: kept.Key}
+	start := eqvps.StartMachine{ID: sb.ID, Tariff: tariff, Image: sb.Image, Env: kept.Env, Network: sb.Network, Persistent: true, Key: kept.Key}
 	if !fromDisk {
 		// Also where nothing lies paused: a pause that was cut short may have
 		// left the machine running.

@@ -610,6 +610,45 @@ func TestVariablesOfPersistentComeBack(t *testing.T) {
 	})(t)
 }
 
+// TestNetworkPolicyStays: each machine of a sandbox gets the policy that its
+// record has, and a change reaches the one that runs.
+func TestNetworkPolicyStays(t *testing.T) {
+	inBubble(func(t *testing.T, b *bench) {
+		want := func(id string, mode eqvps.NetworkMode) {
+			t.Helper()
+			if got := b.host.machine(id).network.Mode; got != mode {
+				t.Errorf("the machine has the policy %q, want %q", got, mode)
+			}
+			if got := b.get(id).Network.Mode; got != mode {
+				t.Errorf("the record has the policy %q, want %q", got, mode)
+			}
+		}
+		sb := b.persistent(eqvps.CreateSandbox{Network: eqvps.NetworkPolicy{Mode: eqvps.NetworkNone}})
+		want(sb.ID, eqvps.NetworkNone)
+		if _, err := b.SetNetwork(b.ctx, sb.ID, eqvps.NetworkPolicy{Mode: eqvps.NetworkRestricted}); err != nil {
+			t.Fatal(err)
+		}
+		want(sb.ID, eqvps.NetworkRestricted)
+		if _, err := b.Pause(b.ctx, sb.ID); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.SetNetwork(b.ctx, sb.ID, eqvps.NetworkPolicy{Mode: eqvps.NetworkNone}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Resume(b.ctx, sb.ID, false); err != nil {
+			t.Fatal(err)
+		}
+		want(sb.ID, eqvps.NetworkNone)
+		_, err := b.SetNetwork(b.ctx, sb.ID, eqvps.NetworkPolicy{Mode: "closed"})
+		wantCode(t, err, eqvps.CodeInvalidValue)
+		if _, err := b.Delete(b.ctx, sb.ID); err != nil {
+			t.Fatal(err)
+		}
+		_, err = b.SetNetwork(b.ctx, sb.ID, eqvps.NetworkPolicy{})
+		wantCode(t, err, eqvps.CodeSandboxEnded)
+	})(t)
+}
+
 // TestVaultIsBoundToItsSandbox: what is sealed for one cannot be put in
 // another's record.
 func TestVaultIsBoundToItsSandbox(t *testing.T) {

@@ -54,6 +54,20 @@ func (s *server) lifetimeRoutes() {
 		return s.sandbox(sb, err)
 	})
 	handle(s, route{
+		method: http.MethodPut, path: "/sandboxes/{id}/network", id: "setSandboxNetwork", tag: "sandboxes",
+		summary: "Change what a sandbox may reach",
+		description: "In place of the policy it has: at once and as a whole. Connections that it has and that are not allowed any more are reset at their next packet. " +
+			"Private ranges, the host, other sandboxes and mail stay out of reach whatever is allowed. It is activity.",
+		codes: []eqvps.Code{eqvps.CodeSandboxNotFound, eqvps.CodeNotRunning, eqvps.CodeSandboxEnded, eqvps.CodeInvalidValue, eqvps.CodeUnreachable},
+	}, func(ctx context.Context, _ *call, in *idInput, body *wire.Network) (wire.Sandbox, error) {
+		p, err := body.Domain()
+		if err != nil {
+			return wire.Sandbox{}, err
+		}
+		sb, err := s.Sandboxes.SetNetwork(ctx, in.ID, p)
+		return s.sandbox(sb, err)
+	})
+	handle(s, route{
 		method: http.MethodGet, path: "/sandboxes/{id}/events", id: "listSandboxEvents", tag: "sandboxes",
 		summary:     "What happened to a sandbox",
 		description: "Oldest first; the last 1000 are kept, until 30 days after its end.",

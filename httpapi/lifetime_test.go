@@ -70,6 +70,10 @@ func (f *fake) Resume(ctx context.Context, id string, fromDisk bool) (*eqvps.San
 	})
 }
 
+func (f *fake) SetNetwork(ctx context.Context, id string, p eqvps.NetworkPolicy) (*eqvps.Sandbox, error) {
+	return f.change(ctx, id, func(sb *eqvps.Sandbox) error { sb.Network = p; return nil })
+}
+
 func (f *fake) Events(ctx context.Context, id string, after int64, limit int) (out []eqvps.Event, err error) {
 	if _, err := f.Get(ctx, id); err != nil {
 		return nil, err
@@ -121,6 +125,23 @@ func TestLifetime(t *testing.T) {
 		{"GET", "/sandboxes/ID/events?after=-1", "", 400, "after"},
 		{"GET", "/sandboxes/ID/events?limit=0", "", 400, "limit"},
 		{"GET", "/sandboxes/" + foreign + "/events", "", 404, "sandbox_not_found"},
+		{"GET", "/sandboxes/OTHER", "", 200, `"network":{"mode":"open"}`},
+		{"PUT", "/sandboxes/OTHER/network", `{"mode":"none"}`, 200, `"network":{"mode":"none"}`},
+		{"PUT", "/sandboxes/OTHER/network", `{"mode":"restricted","allow":[{"cidr":"192.0.2.0/24","ports":"443"},{"cidr":"198.51.100.7","ports":"53","protocol":"udp"},{"cidr":"203.0.113.0/24"}]}`, 200,
+			`{"mode":"restricted","allow":[{"cidr":"192.0.2.0/24","ports":"443","protocol":"tcp"},{"cidr":"198.51.100.7/32","ports":"53","protocol":"udp"},{"cidr":"203.0.113.0/24","protocol":"any"}]}`},
+		{"PUT", "/sandboxes/OTHER/network", `{"deny":[{"cidr":"192.0.2.1"}]}`, 200, `"mode":"open","deny":`},
+		{"PUT", "/sandboxes/OTHER/network", `{"mode":"closed"}`, 422, "none or restricted"},
+		{"PUT", "/sandboxes/OTHER/network", `{"mode":"none","allow":[{"cidr":"192.0.2.1"}]}`, 422, "takes no such list"},
+		{"PUT", "/sandboxes/OTHER/network", `{"mode":"restricted","allow":[{"cidr":"api.example.com"}]}`, 422, "rules by name are not offered"},
+		{"PUT", "/sandboxes/OTHER/network", `{"mode":"restricted","allow":[{"cidr":"192.0.2.1/24"}]}`, 422, "write 192.0.2.0/24"},
+		{"PUT", "/sandboxes/OTHER/network", `{"mode":"restricted","allow":[{"cidr":"2001:db8::/32"}]}`, 422, "not IPv4"},
+		{"PUT", "/sandboxes/OTHER/network", `{"mode":"restricted","allow":[{"cidr":"192.0.2.1","ports":"0"}]}`, 422, "from 1 to 65535"},
+		{"PUT", "/sandboxes/OTHER/network", `{"mode":"restricted","allow":[{"cidr":"192.0.2.1","ports":"9-8"}]}`, 422, "from 1 to 65535"},
+		{"PUT", "/sandboxes/OTHER/network", `{"mode":"restricted","allow":[{"cidr":"192.0.2.1","ports":"70000"}]}`, 422, "from 1 to 65535"},
+		{"PUT", "/sandboxes/OTHER/network", `{"mode":"restricted","allow":[{"cidr":"192.0.2.1","protocol":"icmp"}]}`, 422, "tcp, udp or any"},
+		{"PUT", "/sandboxes/OTHER/network", `{"mode":"restricted","allow":[` + strings.Repeat(`{"cidr":"192.0.2.1"},`, 64) + `{"cidr":"192.0.2.1"}]}`, 422, "at most 64"},
+		{"POST", "/sandboxes", `{"network":{"mode":"none"}}`, 201, `"network":{"mode":"none"}`},
+		{"POST", "/sandboxes", `{"network":{"mode":"off"}}`, 422, "none or restricted"},
 		{"POST", "/drain", "", 200, `{"paused":2}`},
 	} {
 		resp, body := send(t, c.method, base+strings.NewReplacer("ID", persistent, "OTHER", ephemeral).Replace(c.path), c.body)

@@ -58,6 +58,7 @@ var operations = []string{
 	"PUT /links/{id} putLink",
 	"PUT /sandboxes/{id}/files putFile",
 	"PUT /sandboxes/{id}/files/raw uploadFile",
+	"PUT /sandboxes/{id}/network setSandboxNetwork",
 	"PUT /secrets/{name} putSecret",
 }
 

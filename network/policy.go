@@ -4,6 +4,8 @@ import (
 	"net/netip"
 
 	"github.com/google/nftables"
+
+	"github.com/eqvps/eqvps"
 )
 
 // blockedRanges are what no guest may reach. The documentation ranges are
@@ -50,10 +52,14 @@ func (h hook) open() *hook { return &h }
 
 func (h hook) closed() *hook { h.deny = true; return &h }
 
-// guestChain decides on a guest's new connections. dns tells which ones go
-// to the resolver.
-func guestChain(dns part) chain {
+// guestChain decides on a guest's connections. dns tells which ones go to the
+// resolver, own what a sandbox's own policy adds to what holds for all.
+func guestChain(dns part, own eqvps.NetworkPolicy) chain {
 	c := chain{name: "guest"}
+	if own.Mode == eqvps.NetworkNone {
+		c.rules = []rule{{nil, follow("refuse"), "no network"}}
+		return c
+	}
 	for _, proto := range []string{"udp", "tcp"} {
 		c.rules = append(c.rules,
 			rule{[]part{dns, port(proto, 53)}, accept, "DNS through the gateway"},
@@ -65,8 +71,31 @@ func guestChain(dns part) chain {
 	for _, b := range blockedPorts {
 		c.rules = append(c.rules, rule{[]part{port("tcp", b.port)}, follow("refuse"), b.why})
 	}
-	c.rules = append(c.rules, rule{nil, accept, "everything else outbound"})
+	for _, r := range own.Deny {
+		c.rules = append(c.rules, rule{destinations(r), follow("refuse"), "denied to this sandbox"})
+	}
+	if own.Mode != eqvps.NetworkRestricted {
+		c.rules = append(c.rules, rule{nil, accept, "everything else outbound"})
+		return c
+	}
+	for _, r := range own.Allow {
+		c.rules = append(c.rules, rule{destinations(r), accept, "allowed to this sandbox"})
+	}
+	c.rules = append(c.rules, rule{nil, follow("refuse"), "everything else"})
 	return c
+}
+
+// destinations are the conditions of a sandbox's own rule.
+func destinations(r eqvps.NetworkRule) []part {
+	parts := []part{destinationIn(r.CIDR)}
+	switch {
+	case r.Protocol == "":
+	case r.First == 0:
+		parts = append(parts, protocol(r.Protocol))
+	default:
+		parts = append(parts, ports(r.Protocol, r.First, r.Last))
+	}
+	return parts
 }
 
 var refuseChain = chain{name: "refuse", rules: []rule{
@@ -76,12 +105,24 @@ var refuseChain = chain{name: "refuse", rules: []rule{
 
 // slotTable is the policy inside a slot. An invalid resolver means that
 // guests have no DNS.
-func slotTable(resolver netip.Addr) table {
+//
+// All that a slot forwards from its guest belongs to connections that the guest
+// has made. Where a sandbox has a policy of its own, every packet of them is held
+// against it, so that a policy which is changed ends what it forbids.
+func slotTable(resolver netip.Addr, own eqvps.NetworkPolicy) table {
 	var dns []rule
 	if resolver.IsValid() {
 		for _, proto := range []string{"udp", "tcp"} {
 			dns = append(dns, rule{[]part{from(TapName), destination(GatewayAddr), port(proto, 53)}, redirect(resolver), "the gateway is the resolver"})
 		}
+	}
+	fit := rule{[]part{isHandshake}, fitSegmentSize, "whatever MTU the guest believes in"}
+	known := rule{[]part{isReply}, accept, ""}
+	lost := rule{[]part{isInvalid}, drop, "would leave untranslated"}
+	out := rule{[]part{from(TapName), to(uplinkName)}, follow("guest"), ""}
+	forward := []rule{fit, known, lost, out}
+	if !own.Open() {
+		forward = []rule{fit, lost, out, known}
 	}
 	return table{chains: []chain{
 		{"arrival", atArrival.open(), []rule{
@@ -97,16 +138,11 @@ func slotTable(resolver netip.Addr) table {
 		{"output", atOutput.closed(), []rule{
 			{[]part{isReply}, accept, "refusals; a process in the slot has no network"},
 		}},
-		{"forward", atForward.closed(), []rule{
-			{[]part{isHandshake}, fitSegmentSize, "whatever MTU the guest believes in"},
-			{[]part{isReply}, accept, ""},
-			{[]part{isInvalid}, drop, "would leave untranslated"},
-			{[]part{from(TapName), to(uplinkName)}, follow("guest"), ""},
-		}},
+		{"forward", atForward.closed(), forward},
 		{"leaving", atLeaving.open(), []rule{
 			{[]part{to(uplinkName)}, masquerade, ""},
 		}},
-		guestChain(isRedirect),
+		guestChain(isRedirect, own),
 		refuseChain,
 	}}
 }
@@ -149,7 +185,7 @@ func hostTable(p hostParams) table {
 		{"leaving", atLeaving.open(), []rule{
 			{[]part{from(slots)}, masquerade, ""},
 		}},
-		guestChain(toResolver),
+		guestChain(toResolver, eqvps.NetworkPolicy{}),
 		refuseChain,
 	}}
 }
@@ -158,6 +194,6 @@ func hostTable(p hostParams) table {
 // nft(8), for people who want to check them. The resolver is an example.
 func Policy() string {
 	resolver := netip.MustParseAddr("192.0.2.53")
-	return "# in each slot\n" + slotTable(resolver).text() +
+	return "# in each slot\n" + slotTable(resolver, eqvps.NetworkPolicy{}).text() +
 		"# on the host\n" + hostTable(hostParams{resolvers: []netip.Addr{resolver}}).text()
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/eqvps/eqvps"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -36,8 +38,11 @@ func TestPolicyGolden(t *testing.T) {
 func TestPolicyTextIsWhatTheKernelHas(t *testing.T) {
 	resolver := netip.MustParseAddr("10.255.255.53")
 	for name, table := range map[string]table{
-		"slot":             slotTable(resolver),
-		"slot without DNS": slotTable(netip.Addr{}),
+		"slot":             slotTable(resolver, eqvps.NetworkPolicy{}),
+		"slot without DNS": slotTable(netip.Addr{}, eqvps.NetworkPolicy{}),
+		"no network":       slotTable(resolver, eqvps.NetworkPolicy{Mode: eqvps.NetworkNone}),
+		"denied":           slotTable(resolver, eqvps.NetworkPolicy{Deny: networkRules(t)}),
+		"restricted":       slotTable(resolver, eqvps.NetworkPolicy{Mode: eqvps.NetworkRestricted, Allow: networkRules(t)}),
 		"host":             hostTable(hostParams{resolvers: []netip.Addr{resolver, netip.MustParseAddr("192.0.2.53")}, opened: []string{"eth0", "eth1"}}),
 		"host without DNS": hostTable(hostParams{}),
 	} {
@@ -76,6 +81,21 @@ func TestPolicyTextIsWhatTheKernelHas(t *testing.T) {
 			}
 		})
 	}
+}
+
+// networkRules are rules of every form.
+func networkRules(t *testing.T) (rules []eqvps.NetworkRule) {
+	t.Helper()
+	for _, r := range [][3]string{
+		{"192.0.2.0/24", "", ""}, {"0.0.0.0/0", "443", "tcp"}, {"198.51.100.7", "8000-8100", "udp"}, {"203.0.113.0/24", "", "udp"}, {"203.0.113.9", "", "any"},
+	} {
+		rule, err := eqvps.ParseNetworkRule(r[0], r[1], r[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules = append(rules, rule)
+	}
+	return rules
 }
 
 // nft runs nft(8) in the calling thread's namespace.

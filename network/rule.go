@@ -249,6 +249,24 @@ func port(proto string, number uint16) part {
 		equal(binary.BigEndian.AppendUint16(nil, number)...)}}
 }
 
+func protocol(proto string) part {
+	p := byte(unix.IPPROTO_TCP)
+	if proto == "udp" {
+		p = unix.IPPROTO_UDP
+	}
+	return part{"meta l4proto " + proto, []expr.Any{load(expr.MetaKeyL4PROTO), equal(p)}}
+}
+
+// ports matches a range of ports, both ends included.
+func ports(proto string, first, last uint16) part {
+	if first == last {
+		return port(proto, first)
+	}
+	return part{fmt.Sprintf("%s dport %d-%d", proto, first, last), append(protocol(proto).exprs,
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: binary.BigEndian.AppendUint16(nil, first), ToData: binary.BigEndian.AppendUint16(nil, last)})}
+}
+
 func conntrack(text string, key expr.CtKey, mask uint32) part {
 	return part{text, []expr.Any{
 		&expr.Ct{Key: key, Register: 1},

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/eqvps/eqvps"
 )
 
 // Slot is one network namespace ready for a monitor. A slot serves one
@@ -94,7 +96,7 @@ func (m *Manager) furnish(rec record, resolver netip.Addr) error {
 	if err := m.do("set namespace options", setSlotOptions); err != nil {
 		return err
 	}
-	if err := m.do("write slot rules", slotTable(resolver).create); err != nil {
+	if err := m.do("write slot rules", slotTable(resolver, eqvps.NetworkPolicy{}).create); err != nil {
 		return err
 	}
 	links, err := netlink.NewHandle()
@@ -316,6 +318,20 @@ func (s *Slot) Tap() string { return TapName }
 
 // GuestMAC is the MAC that the guest's device must have.
 func (s *Slot) GuestMAC() string { return GuestMAC }
+
+// SetPolicy holds the slot's guest to a policy of its own, in place of the one
+// before: in one transaction, with no moment without rules. Connections that it
+// forbids go no further.
+func (s *Slot) SetPolicy(p eqvps.NetworkPolicy) error {
+	resolver, _ := s.m.resolver()
+	err := inNamespace(enterNamed(s.Namespace()), func() error {
+		return s.m.do("write sandbox rules", slotTable(resolver, p).replace)
+	})
+	if err != nil {
+		return fmt.Errorf("network: set the policy of slot %d: %w", s.rec.index, err)
+	}
+	return nil
+}
 
 // EgressBytes is what has left the slot towards the host since it was made,
 // in bytes, Ethernet headers included. Traffic that the slot itself refused is not in

@@ -109,6 +109,11 @@ func (m *machine) connect(ctx context.Context) (*guest.Client, error) {
 	return c, nil
 }
 
+// SetNetwork changes the rules of the machine's slot.
+func (m *machine) SetNetwork(_ context.Context, p eqvps.NetworkPolicy) error {
+	return m.slot.SetPolicy(p)
+}
+
 func (m *machine) Image() string                   { return m.record.Image }
 func (m *machine) Done() <-chan struct{}           { return m.vm.Done() }
 func (m *machine) CPUTime() (time.Duration, error) { return m.vm.CPUTime() }

@@ -187,6 +187,13 @@ func (m *machine) writeHandle(dir string) error {
 // renew makes a machine one of its own, for a sandbox, and connects to it. On
 // an error its connections are closed.
 func (n *Node) renew(ctx context.Context, label string, mc *machine, m eqvps.StartMachine) error {
+	// Nothing of the sandbox runs before its policy is in force.
+	if !m.Network.Open() {
+		if err := n.do("start.network", func() error { return mc.slot.SetPolicy(m.Network) }); err != nil {
+			mc.Close()
+			return err
+		}
+	}
 	return n.do(label, func() (err error) {
 		mc.client, err = guest.Renew(ctx, mc.vm.DialGuest, identity(m))
 		if err != nil {

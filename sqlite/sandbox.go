@@ -14,7 +14,7 @@ import (
 
 const sandboxColumns = `id, account_id, token_id, mode, tariff, image, state, reason, env_keys,
 	idle_timeout_ms, ttl_ms, created_at, started_at, last_active, ended_at, hourly_microusd,
-	cpu_time_us, egress_bytes, paused_at, pause_reason, ran, running_since, before_cpu_us, before_egress, sealed`
+	cpu_time_us, egress_bytes, paused_at, pause_reason, ran, running_since, before_cpu_us, before_egress, sealed, network`
 
 // sandboxValues are the places of sandboxColumns in a statement.
 var sandboxValues = "(?" + strings.Repeat(", ?", strings.Count(sandboxColumns, ",")) + ")"
@@ -51,6 +51,10 @@ func sandboxArgs(sb *eqvps.Sandbox) ([]any, error) {
 	for month, d := range sb.Ran {
 		months[month] = d.Microseconds()
 	}
+	network, err := json.Marshal(sb.Network)
+	if err != nil {
+		return nil, err
+	}
 	ran, err := json.Marshal(months) // in order of month
 	if err != nil {
 		return nil, err
@@ -61,18 +65,18 @@ func sandboxArgs(sb *eqvps.Sandbox) ([]any, error) {
 		micros(sb.CreatedAt), micros(sb.StartedAt), micros(sb.LastActive), micros(sb.EndedAt), int64(sb.Hourly),
 		sb.CPUTime.Microseconds(), int64(sb.EgressBytes),
 		micros(sb.PausedAt), string(sb.PauseReason), string(ran), micros(sb.RunningSince),
-		sb.Before.CPUTime.Microseconds(), int64(sb.Before.EgressBytes), sb.Sealed,
+		sb.Before.CPUTime.Microseconds(), int64(sb.Before.EgressBytes), sb.Sealed, string(network),
 	}, nil
 }
 
 func scanSandbox(row scanner) (*eqvps.Sandbox, error) {
 	var sb eqvps.Sandbox
-	var env, ran string
+	var env, ran, network string
 	var idle, ttl, cpu, egress, cpuBefore, egressBefore int64
 	var created, started, active, ended, paused, since sql.NullInt64
 	if err := row.Scan(&sb.ID, &sb.AccountID, &sb.TokenID, &sb.Mode, &sb.Tariff, &sb.Image, &sb.State, &sb.Reason, &env,
 		&idle, &ttl, &created, &started, &active, &ended, &sb.Hourly, &cpu, &egress,
-		&paused, &sb.PauseReason, &ran, &since, &cpuBefore, &egressBefore, &sb.Sealed); err != nil {
+		&paused, &sb.PauseReason, &ran, &since, &cpuBefore, &egressBefore, &sb.Sealed, &network); err != nil {
 		return nil, err
 	}
 	if err := json.Unmarshal([]byte(env), &sb.EnvKeys); err != nil {
@@ -84,6 +88,9 @@ func scanSandbox(row scanner) (*eqvps.Sandbox, error) {
 	sb.LastActive, sb.EndedAt = fromMicros(active), fromMicros(ended)
 	sb.PausedAt, sb.RunningSince = fromMicros(paused), fromMicros(since)
 	sb.Before = eqvps.MachineUsage{CPUTime: time.Duration(cpuBefore) * time.Microsecond, EgressBytes: uint64(egressBefore)}
+	if err := json.Unmarshal([]byte(network), &sb.Network); err != nil {
+		return nil, err
+	}
 	var months map[string]int64
 	if err := json.Unmarshal([]byte(ran), &months); err != nil {
 		return nil, err

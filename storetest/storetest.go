@@ -5,6 +5,7 @@ package storetest
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -110,7 +111,7 @@ func wantCode(t *testing.T, err error, want eqvps.Code) {
 
 func same(t *testing.T, got, want any) {
 	t.Helper()
-	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Prefix{})); diff != "" {
 		t.Errorf("differs (-want +got):\n%s", diff)
 	}
 }
@@ -208,6 +209,11 @@ func testSandboxRoundTrip(t *testing.T, s Store) {
 	want.RunningSince = now.Add(6 * time.Microsecond)
 	want.Before = eqvps.MachineUsage{CPUTime: 3 * time.Second, EgressBytes: 1 << 61}
 	want.Sealed = []byte{0, 1, 255}
+	rule, err := eqvps.ParseNetworkRule("192.0.2.0/24", "8000-8100", "udp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want.Network = eqvps.NetworkPolicy{Mode: eqvps.NetworkRestricted, Allow: []eqvps.NetworkRule{rule}}
 	got, err := s.UpdateSandbox(t.Context(), sb.ID, func(sb *eqvps.Sandbox) error { *sb = want; return nil })
 	if err != nil {
 		t.Fatal(err)

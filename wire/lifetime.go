@@ -26,7 +26,7 @@ type Resume struct {
 type SandboxEvent struct {
 	Seq    int64     `json:"seq" doc:"Order of events, ascending."`
 	At     time.Time `json:"at"`
-	Kind   string    `json:"kind" doc:"created, started, extended, env_changed, paused, resumed, rebooted, failed or ended."`
+	Kind   string    `json:"kind" doc:"created, started, extended, env_changed, network_changed, paused, resumed, rebooted, failed or ended."`
 	Reason *string   `json:"reason" doc:"Why, where there is a reason: that of a pause or an end."`
 	Detail string    `json:"detail,omitempty" doc:"A sentence for people."`
 }

@@ -42,6 +42,7 @@ type Sandbox struct {
 	State          string     `json:"state" doc:"starting, running, pausing, paused, resuming, deleting or deleted."`
 	Reason         *string    `json:"reason" doc:"Why it ended: deleted, idle, ttl, balance, cpu_abuse, oom, host_lost or error; null until then."`
 	EnvKeys        []string   `json:"env_keys" nullable:"false" doc:"Names of its environment variables, secrets included. Values are never returned."`
+	Network        Network    `json:"network" doc:"What it may reach, besides what no sandbox may."`
 	IdleTimeout    int64      `json:"idle_timeout" doc:"Seconds without use after which it is deleted, or paused if it is persistent; 0: never."`
 	TTL            int64      `json:"ttl" doc:"Seconds it may live in all."`
 	CreatedAt      time.Time  `json:"created_at"`
@@ -103,7 +104,7 @@ func NewSandbox(sb *eqvps.Sandbox, now time.Time) Sandbox {
 	}
 	return Sandbox{
 		ID: sb.ID, Mode: string(sb.Mode), Tariff: sb.Tariff, Image: sb.Image,
-		State: string(sb.State), Reason: optional(string(sb.Reason)), EnvKeys: keys,
+		State: string(sb.State), Reason: optional(string(sb.Reason)), EnvKeys: keys, Network: NewNetwork(sb.Network),
 		IdleTimeout: int64(sb.IdleTimeout / time.Second), TTL: int64(sb.TTL / time.Second),
 		CreatedAt: sb.CreatedAt.UTC(), StartedAt: optionalTime(sb.StartedAt), ExpiresAt: sb.ExpiresAt().UTC(),
 		LastActiveAt: sb.LastActive.UTC(), EndedAt: optionalTime(sb.EndedAt),
@@ -122,14 +123,19 @@ type CreateSandbox struct {
 	Env         map[string]string `json:"env,omitempty" doc:"Variables for every command in it: at most 64, 64 KiB each and 256 KiB in all. Only their names are ever returned."`
 	EnvBase64   map[string][]byte `json:"env_base64,omitempty" doc:"More of them, whose values need not be text."`
 	Secrets     []string          `json:"secrets,omitempty" nullable:"false" doc:"Names of the account's secrets that it gets as variables, or [\"*\"] for all of them; the default is none. env wins over a secret of the same name." example:"[\"API_KEY\"]"`
+	Network     *Network          `json:"network,omitempty" doc:"What it may reach; the default is open."`
 }
 
 // Domain returns what the request asks for.
 func (c CreateSandbox) Domain() (eqvps.CreateSandbox, error) {
 	env, err := joinEnv(c.Env, c.EnvBase64)
+	if err != nil {
+		return eqvps.CreateSandbox{}, err
+	}
+	network, err := c.Network.Domain()
 	return eqvps.CreateSandbox{
 		Mode: eqvps.Mode(c.Mode), Tariff: c.Tariff, Image: c.Image,
-		IdleTimeout: span(c.IdleTimeout), TTL: span(c.TTL), Env: env, Secrets: c.Secrets,
+		IdleTimeout: span(c.IdleTimeout), TTL: span(c.TTL), Env: env, Secrets: c.Secrets, Network: network,
 	}, err
 }
 

@@ -31,7 +31,7 @@ const testID = "sb_00112233445566778899"
 func testSandbox() wire.Sandbox {
 	started := testNow.Add(-3 * time.Hour)
 	return wire.Sandbox{
-		ID: testID, Mode: "ephemeral", Tariff: "small", Image: "img_abc", State: "running", EnvKeys: []string{"KEY"},
+		ID: testID, Mode: "ephemeral", Tariff: "small", Image: "img_abc", Network: wire.Network{Mode: "open"}, State: "running", EnvKeys: []string{"KEY"},
 		IdleTimeout: 300, TTL: 86400, CreatedAt: started, StartedAt: &started, ExpiresAt: started.Add(24 * time.Hour),
 		LastActiveAt: testNow.Add(-5 * time.Second), RunningSeconds: 10800,
 		Price: wire.Price{HourlyMicroUSD: 33000, PricePerHourUSD: 0.033},
@@ -176,6 +176,7 @@ state         running
 mode          ephemeral
 tariff        small, $0.033000 an hour
 image         img_abc
+network       open
 variables     KEY
 created       2026-07-28 09:00:00 (3 h ago)
 last used     2026-07-28 11:59:55 (5 s ago)

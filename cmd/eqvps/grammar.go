@@ -46,6 +46,7 @@ type sandboxCmd struct {
 	Link     linkCmd     `cmd:"" help:"Print a signed link to one file of a sandbox."`
 	Env      envCmd      `cmd:"" help:"List, set and remove the variables of a sandbox."`
 	Events   eventsCmd   `cmd:"" help:"Show what happened to a sandbox."`
+	Network  networkCmd  `cmd:"" help:"Change what a sandbox may reach."`
 	Extend   extendCmd   `cmd:"" help:"Let a sandbox live longer."`
 	Pause    pauseCmd    `cmd:"" help:"Pause persistent sandboxes: they cost nothing until they are resumed."`
 	Resume   resumeCmd   `cmd:"" help:"Resume paused sandboxes where they were."`

@@ -15,6 +15,7 @@ import (
 )
 
 type createCmd struct {
+	Network     string   `placeholder:"POLICY" help:"What it may reach: open (the default), none, or @FILE with a policy in JSON."`
 	Persistent  bool     `help:"Billed by the started hour; can be paused, and comes back after a restart of its host."`
 	Tariff      string   `placeholder:"NAME" help:"Size: ${tariffs} (default ${tariff})."`
 	Image       string   `placeholder:"NAME" help:"Name or id of the image (default: the server's)."`
@@ -140,6 +141,7 @@ func (c *getCmd) Run(ctx context.Context, a *app) error {
 		{"mode", sb.Mode},
 		{"tariff", fmt.Sprintf("%s, %s an hour", sb.Tariff, eqvps.MicroUSD(sb.HourlyMicroUSD))},
 		{"image", sb.Image},
+		{"network", sb.Network.Mode},
 		{"variables", orDash(new(strings.Join(sb.EnvKeys, " ")))},
 		{"created", stamp(sb.CreatedAt, now)},
 		{"last used", stamp(sb.LastActiveAt, now)},
