@@ -50,7 +50,7 @@ func (c *Client) Exec(ctx context.Context, req eqvps.ExecRequest, out eqvps.Outp
 		return eqvps.ExitStatus{}, err
 	}
 	defer res.Body.Close()
-	result, err := wire.ReadOutput(res.Body, func(s eqvps.Stream, p []byte) error {
+	result, err := wire.ReadOutput(ctxReader{ctx, res.Body}, func(s eqvps.Stream, p []byte) error {
 		watch.stop()
 		defer watch.start()
 		return out(s, p)
@@ -93,15 +93,30 @@ func execBody(req *eqvps.ExecRequest) ([]byte, error) {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...), nil
 }
 
+// ctxReader ends with its context. A stream that was closed here still gives
+// what its guest goes on sending, for as long as the guest likes.
+type ctxReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r ctxReader) Read(p []byte) (int, error) {
+	if r.ctx.Err() != nil {
+		return 0, context.Cause(r.ctx)
+	}
+	return r.r.Read(p)
+}
+
 // stopwatch calls a function once it has run for long enough in all.
 type stopwatch struct {
 	timer *time.Timer
+	f     func()
 	left  time.Duration
 	since time.Time
 }
 
 func newStopwatch(d time.Duration, f func()) *stopwatch {
-	return &stopwatch{timer: time.AfterFunc(d, f), left: d, since: time.Now()}
+	return &stopwatch{timer: time.AfterFunc(d, f), f: f, left: d, since: time.Now()}
 }
 
 func (w *stopwatch) stop() {
@@ -111,7 +126,11 @@ func (w *stopwatch) stop() {
 
 func (w *stopwatch) start() {
 	w.since = time.Now()
-	w.timer.Reset(max(w.left, 0))
+	if w.left <= 0 {
+		w.f() // a timer could be stopped again before it rings
+		return
+	}
+	w.timer.Reset(w.left)
 }
 
 // Park sends the agent back to its gate: it ends every command, writes

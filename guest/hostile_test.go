@@ -149,6 +149,83 @@ func TestLyingAgent(t *testing.T) {
 	}
 }
 
+// What follows a command's result is not read, and what an agent prints without
+// end ends with the time it has: neither holds anybody up, and others that use
+// the session do not notice.
+func TestAgentThatGoesOn(t *testing.T) {
+	stdout := wire.Frame(wire.FrameStdout, make([]byte, wire.MaxFrame))
+	calls := make(chan http.HandlerFunc, 1)
+	c := lying(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == wire.PathPing {
+			_, _ = w.Write(wire.Pong{Version: Version}.Encode())
+			return
+		}
+		(<-calls)(w, r)
+	})
+	c.execGrace = 100 * time.Millisecond
+	again := func(frame []byte) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			for {
+				if _, err := w.Write(frame); err != nil {
+					return
+				}
+			}
+		}
+	}
+	for name, test := range map[string]struct {
+		agent http.HandlerFunc
+		code  eqvps.Code
+		cause error
+	}{
+		"output without end": {again(stdout), eqvps.CodeUnreachable, errOverdue},
+		"empty frames":       {again(wire.Frame(wire.FrameStderr, nil)), eqvps.CodeUnreachable, errOverdue},
+		"after the result": {func(w http.ResponseWriter, r *http.Request) {
+			_, _ = w.Write(wire.Frame(wire.FrameResult, wire.Result{Code: 3}.Encode()))
+			again(stdout)(w, r)
+		}, "", nil},
+		"a declared length that is huge": {again([]byte{wire.FrameStdout, 255, 255, 255, 255}), eqvps.CodeUnreachable, nil},
+		"a frame that never ends": {func(w http.ResponseWriter, r *http.Request) {
+			_, _ = w.Write(stdout[:len(stdout)-1])
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}, eqvps.CodeUnreachable, errOverdue},
+		"headers without end": {func(w http.ResponseWriter, r *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				panic(err)
+			}
+			defer conn.Close()
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\n")
+			for {
+				if _, err := io.WriteString(conn, "X: y\r\n"); err != nil {
+					return
+				}
+			}
+		}, eqvps.CodeUnreachable, nil},
+	} {
+		calls <- test.agent
+		var st eqvps.ExitStatus
+		var err error
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			st, err = c.Exec(t.Context(), eqvps.ExecRequest{Command: "x", Timeout: time.Millisecond}, func(eqvps.Stream, []byte) error { return nil })
+		}()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s: it holds the call up", name)
+			<-done
+		}
+		if eqvps.ErrorCode(err) != test.code || test.cause != nil && !errors.Is(err, test.cause) || err == nil && st.Code != 3 {
+			t.Errorf("%s: %+v, %v", name, st, err)
+		}
+		if _, err := c.Ping(t.Context()); err != nil {
+			t.Fatalf("%s: the session is over: %v", name, err)
+		}
+	}
+}
+
 func endless(w http.ResponseWriter, r *http.Request) {
 	for {
 		if _, err := w.Write(make([]byte, 64<<10)); err != nil {

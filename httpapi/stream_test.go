@@ -223,8 +223,10 @@ func TestDisconnectMayLeaveCommand(t *testing.T) {
 				}
 				answered <- err
 			}()
-			for !f.runs(command) {
-				time.Sleep(time.Millisecond)
+			for deadline := time.Now().Add(10 * time.Second); !f.runs(command); time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("%s: %s does not run", call, command)
+				}
 			}
 			if call == "exec" {
 				cancel() // its answer is still far
@@ -240,6 +242,7 @@ func TestDisconnectMayLeaveCommand(t *testing.T) {
 		select {
 		case err := <-f.stayed:
 			t.Errorf("%s: it ended with its client: %v", call, err)
+			continue
 		default:
 		}
 		close(f.hold)

@@ -128,6 +128,10 @@ const (
 	pollMost  = time.Second
 )
 
+// patience is how long a task is followed whose server does not answer: longer
+// than it takes to start one anew.
+const patience = time.Minute
+
 func (c *taskLogsCmd) Run(ctx context.Context, a *app) error {
 	cl, err := a.connect()
 	if err != nil {
@@ -135,11 +139,24 @@ func (c *taskLogsCmd) Run(ctx context.Context, a *app) error {
 	}
 	r := client.ReadTask{Raw: true}
 	wait := pollFirst
+	var answered time.Time // zero: never
+	quiet := false         // the server has been away since
 	for {
 		out, err := cl.ReadTask(ctx, c.ID, c.Task, r)
 		if err != nil {
-			return orSignal(ctx, err)
+			if !c.Follow || answered.IsZero() || !passing(err) || a.now().Sub(answered) > patience {
+				return orSignal(ctx, err)
+			}
+			if !quiet {
+				a.note("the server does not answer; trying again for %.0f s", patience.Seconds())
+			}
+			quiet = true
+			if err := pause(ctx, pollMost); err != nil {
+				return err
+			}
+			continue
 		}
+		answered, quiet = a.now(), false
 		if err := a.taskOutput(out); err != nil {
 			return err
 		}
@@ -156,13 +173,28 @@ func (c *taskLogsCmd) Run(ctx context.Context, a *app) error {
 		case printed:
 			wait = pollFirst
 		}
-		select {
-		case <-time.After(wait):
-			wait = min(2*wait, pollMost)
-		case <-ctx.Done():
-			return orSignal(ctx, ctx.Err())
+		if err := pause(ctx, wait); err != nil {
+			return err
 		}
+		wait = min(2*wait, pollMost)
 	}
+}
+
+// pause waits, unless the program is told to end.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return orSignal(ctx, ctx.Err())
+	}
+}
+
+// passing reports whether an error may be gone when a server has been started
+// anew. A refusal stays one.
+func passing(err error) bool {
+	var refused *client.Error
+	return !errors.As(err, &refused) || refused.Status >= 502
 }
 
 // taskOutput passes on a part of a task's output, byte for byte.

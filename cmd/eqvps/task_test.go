@@ -1,6 +1,11 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,6 +76,64 @@ func TestTaskCommands(t *testing.T) {
 			}
 			if c.request != "" && (len(f.asked) == 0 || f.asked[len(f.asked)-1] != c.request) {
 				t.Errorf("asked %q, want %q", f.asked, c.request)
+			}
+		})
+	}
+}
+
+// TestFollowingOutlastsTheServer: a task's output is followed across a restart
+// of the server, without a gap or a repeat, but not for ever, and not past a
+// refusal.
+func TestFollowingOutlastsTheServer(t *testing.T) {
+	running := wire.Task{TaskID: "task_1", State: "running"}
+	done := wire.Task{TaskID: "task_1", State: "done", ExitCode: new(0), StdoutTotal: 4}
+	first := wire.TaskOutput{Task: running, StdoutBase64: []byte("a\n"), StdoutNextOffset: 2}
+	last := wire.TaskOutput{Task: done, StdoutBase64: []byte("b\n"), StdoutNextOffset: 4}
+	const away = "eqvps: the server does not answer; trying again for 60 s\n"
+	for name, c := range map[string]struct {
+		answers []any // of the server, one after another; an error is a status; nil: the connection is cut
+		ages    bool  // an hour passes between any two looks at the clock
+		want    outcomeOf
+	}{
+		"restart":  {answers: []any{first, 503, nil, last}, want: outcomeOf{0, "a\nb\n", away + "eqvps: the task is done (exit code 0)\n"}},
+		"twice":    {answers: []any{first, 503, first, 502, last}, want: outcomeOf{0, "a\na\nb\n", away + away + "eqvps: the task is done (exit code 0)\n"}},
+		"refused":  {answers: []any{first, 504, 410}, want: outcomeOf{1, "a\n", away + "eqvps: No.\n"}},
+		"too long": {answers: []any{first, 503}, ages: true, want: outcomeOf{1, "a\n", "eqvps: No.\n"}},
+		"never":    {answers: []any{503}, want: outcomeOf{1, "", "eqvps: No.\n"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			left := c.answers
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if len(left) == 0 {
+					t.Error("asked once more")
+					return
+				}
+				answer := left[0]
+				left = left[1:]
+				switch answer := answer.(type) {
+				case nil:
+					panic(http.ErrAbortHandler)
+				case int:
+					w.WriteHeader(answer)
+					_ = json.NewEncoder(w).Encode(wire.Error{Code: "internal", Message: "No."})
+				default:
+					_ = json.NewEncoder(w).Encode(answer)
+				}
+			}))
+			t.Cleanup(s.Close)
+			t.Setenv(envBaseURL, s.URL)
+			t.Setenv(envAPIKey, "key")
+			now := testNow
+			var out, errout bytes.Buffer
+			a := &app{stdin: strings.NewReader(""), stdout: &out, stderr: &errout, now: func() time.Time {
+				if c.ages {
+					now = now.Add(time.Hour)
+				}
+				return now
+			}}
+			code := a.run(t.Context(), []string{"task", "logs", "-f", testID, "task_1"})
+			if diff := cmp.Diff(c.want, outcomeOf{code, out.String(), errout.String()}); diff != "" {
+				t.Error(diff)
 			}
 		})
 	}
