@@ -3,7 +3,6 @@ package client
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -37,10 +36,6 @@ func (c *Client) RunStream(ctx context.Context, id string, req wire.RunRequest, 
 	return c.stream(ctx, sandboxPath(id, "/run/stream"), req, output)
 }
 
-// maxEvent bounds one line of a stream. A server sends what it reads at once,
-// which is far less.
-const maxEvent = 16 << 20
-
 var errCut = errors.New("the connection ended before the command did; what it printed after that is lost")
 
 func (c *Client) stream(ctx context.Context, path string, req any, output eqvps.Output) (eqvps.ExitStatus, error) {
@@ -53,8 +48,8 @@ func (c *Client) stream(ctx context.Context, path string, req any, output eqvps.
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(make([]byte, 64<<10), maxEvent)
 	for lines.Scan() {
-		var e wire.Event
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+		e, err := decodeEvent(lines.Bytes())
+		if err != nil {
 			if ctx.Err() != nil {
 				return none, ctx.Err()
 			}
