@@ -20,8 +20,9 @@ export GOFLAGS := $(GOFLAGS) -trimpath -buildvcs=false
 export CGO_ENABLED := 0
 GOBUILD := go build -ldflags "-s -w"
 
-# Packages whose tests start machines or make networks: as root, one package at
-# a time. The others are pure and run under the race
+# Packages whose tests start machines or make networks, as root. Those of the
+# network have the host's to themselves; the others run two at a time, because a
+# machine under emulation is one thread. The rest is pure and runs under the race
 # detector, which needs a C compiler.
 MACHINE_TESTS := /(network|node|guest(/.*)?|vmm/qemu|vmm/vmmtest(/.*)?|cmd/eqvps|cmd/eqvps-guest)$$
 UNIT_TESTS := $(if $(shell command -v gcc),CGO_ENABLED=1 go test -race,go test)
@@ -65,7 +66,8 @@ unit: build ## the tests that start no machines, under the race detector
 
 .PHONY: machine
 machine: image ## the tests that start machines (as root)
-	go test -p 1 -count=1 -timeout 20m $$(go list ./... | grep -E '$(MACHINE_TESTS)')
+	go test -count=1 -timeout 5m ./network
+	go test -p 2 -count=1 -timeout 25m $$(go list ./... | grep -E '$(MACHINE_TESTS)' | grep -v '/network$$')
 
 ##@ Now and then
 .PHONY: soak

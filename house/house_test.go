@@ -2,6 +2,7 @@
 package house
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -231,10 +232,12 @@ func TestNoTestSkips(t *testing.T) {
 // TestNoRegistryIsNamed: the clients decide where things come from.
 func TestNoRegistryIsNamed(t *testing.T) {
 	// Split, so that this file passes.
-	hosts := regexp.MustCompile(`deb\.` + `debian\.org|registry\.` + `npmjs|pypi\.` + `org|proxy\.` + `golang|archive\.` + `ubuntu`)
+	hosts := []string{"deb." + "debian.org", "registry." + "npmjs", "pypi." + "org", "proxy." + "golang", "archive." + "ubuntu"}
 	files(t, func(path string, content []byte) {
-		if m := hosts.Find(content); m != nil {
-			t.Errorf("%s names %s", path, m)
+		for _, h := range hosts {
+			if bytes.Contains(content, []byte(h)) {
+				t.Errorf("%s names %s", path, h)
+			}
 		}
 	})
 }

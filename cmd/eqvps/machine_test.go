@@ -389,12 +389,14 @@ func TestMachineLostWhileServerIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = server.Wait()
-	pids := monitors(machineData)
-	if len(pids) != 1 {
-		t.Fatalf("%d monitors, want 1", len(pids))
+	pids := monitors(machineData) // one may stand by
+	if len(pids) == 0 {
+		t.Fatal("no monitor has outlived the server")
 	}
-	if err := syscall.Kill(pids[0], syscall.SIGKILL); err != nil {
-		t.Fatal(err)
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
 	}
 
 	_, c = startServer(t)
