@@ -136,6 +136,12 @@ func (n *Node) resumeFrom(ctx context.Context, m eqvps.StartMachine, r *record, 
 	if err != nil {
 		return nil, err
 	}
+	// Decrypting begins now: a monitor takes its time to come up.
+	memory, err := openSealed(filepath.Join(paused, kindMemory), m.Key, m.ID, kindMemory)
+	if err != nil {
+		return nil, err
+	}
+	defer memory.Close()
 	p, err := n.place(ctx, r, m.Tariff)
 	if err != nil {
 		return nil, err
@@ -145,11 +151,7 @@ func (n *Node) resumeFrom(ctx context.Context, m eqvps.StartMachine, r *record, 
 	if t != nil {
 		spec.Memory = t.memory
 	}
-	spec.Pages = func(put vmm.PageFunc) error {
-		return unseal(filepath.Join(paused, kindMemory), m.Key, m.ID, kindMemory, func(from io.Reader) error {
-			return readPages(from, put)
-		})
-	}
+	spec.Pages = func(put vmm.PageFunc) error { return readPages(memory, put) }
 	mc := &machine{node: n, record: r, slot: p.slot}
 	err = n.do("resume.restore", func() (err error) {
 		mc.vm, err = n.monitor.Restore(ctx, spec)
@@ -204,14 +206,27 @@ func (n *Node) takeBack(ctx context.Context, m eqvps.StartMachine, r *record, di
 }
 
 // dropUsed removes what is worth nothing beside a machine that runs. If that
-// fails it still is not used.
+// fails it still is not used. The files stay open until they have no name: then
+// freeing what they take, which is most of the work, keeps nobody waiting.
 func (n *Node) dropUsed(dir string) {
 	for _, name := range []string{pausedUsed, pausedNew} {
 		used := filepath.Join(dir, name)
 		if _, err := os.Lstat(used); err != nil {
 			continue
 		}
-		if err := n.do("resume.drop", func() error { return os.RemoveAll(used) }); err != nil {
+		var held []*os.File
+		for _, name := range sealedFiles {
+			if f, err := os.Open(filepath.Join(used, name)); err == nil {
+				held = append(held, f)
+			}
+		}
+		err := n.do("resume.drop", func() error { return os.RemoveAll(used) })
+		go func() {
+			for _, f := range held {
+				f.Close()
+			}
+		}()
+		if err != nil {
 			n.log.Error("cannot remove paused memory that was used", "folder", used, "err", err)
 		}
 	}

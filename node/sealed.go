@@ -70,27 +70,36 @@ func seal(path string, key []byte, id, kind string, fill func(io.Writer) error) 
 // unseal gives read the content of a file that seal has written. What read
 // gets is authentic; that nothing is missing at the end shows at io.EOF.
 func unseal(path string, key []byte, id, kind string, read func(io.Reader) error) error {
-	c, err := cipherFor(key)
+	r, err := openSealed(path, key, id, kind)
 	if err != nil {
 		return err
+	}
+	defer r.Close()
+	return read(r)
+}
+
+// openSealed opens a file that seal has written and begins to decrypt it. The
+// caller closes it.
+func openSealed(path string, key []byte, id, kind string) (io.ReadCloser, error) {
+	c, err := cipherFor(key)
+	if err != nil {
+		return nil, err
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer f.Close()
 	r, err := c.NewDecryptingReader(bufio.NewReaderSize(f, segmentBytes), belongsTo(id, kind))
 	if err != nil {
-		return err
+		return nil, errors.Join(err, f.Close())
 	}
-	a := readAhead(r)
-	defer a.close()
-	return read(a)
+	return readAhead(r, f), nil
 }
 
 // ahead reads in a goroutine of its own, so that decrypting and what is done
 // with the content go on side by side.
 type ahead struct {
+	file  io.Closer
 	next  chan []byte
 	stop  chan struct{}
 	piece []byte
@@ -98,10 +107,10 @@ type ahead struct {
 }
 
 // aheadPieces bounds the memory of one reader, with the size of a piece.
-const aheadPieces = 8
+const aheadPieces = 32
 
-func readAhead(r io.Reader) *ahead {
-	a := &ahead{next: make(chan []byte, aheadPieces), stop: make(chan struct{})}
+func readAhead(r io.Reader, file io.Closer) *ahead {
+	a := &ahead{file: file, next: make(chan []byte, aheadPieces), stop: make(chan struct{})}
 	go func() {
 		defer close(a.next)
 		for a.err == nil {
@@ -130,11 +139,12 @@ func (a *ahead) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// close ends the reading and waits for its end.
-func (a *ahead) close() {
+// Close ends the reading, waits for its end and closes the file.
+func (a *ahead) Close() error {
 	close(a.stop)
 	for range a.next {
 	}
+	return a.file.Close()
 }
 
 // A file of pages is a sequence of runs: address and length in bytes, 8 bytes
