@@ -28,7 +28,7 @@ MACHINE_TESTS := /(network|node|guest(/.*)?|vmm/qemu|vmm/vmmtest(/.*)?|cmd/eqvps
 UNIT_TESTS := $(if $(shell command -v gcc),CGO_ENABLED=1 go test -race,go test)
 
 # Tests with values in cmd/eqvps/scale_soak_test.go, or that only soak runs.
-SOAK_TESTS := TimeoutIs|OrphansAre|UploadIs|ClientGoneWhile|ServerGoneWhile|ClockIs|TmpIs|TaskOutlives|HostileGuest|SideBySide|RacingCallers
+SOAK_TESTS := TimeoutIs|OrphansAre|UploadIs|ClientGoneWhile|ServerGoneWhile|ClockIs|TmpIs|TaskOutlives|HostileGuest|SideBySide|RacingCallers|KilledAtEachStepOfPersistent
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
