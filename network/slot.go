@@ -255,7 +255,15 @@ func (s *Slot) Close(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := s.m.tearDown(s.rec); err != nil {
+	// Whoever removed its record, by hand perhaps, has given the index away: what
+	// is there now may be another's.
+	now, err := s.m.record(s.rec.index)
+	if err == nil && now.Created.Equal(s.rec.Created) {
+		err = s.m.tearDown(s.rec)
+	} else {
+		s.m.forget(s)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("network: remove slot %d: %w", s.rec.index, err)
 	}
 	s.closed = true

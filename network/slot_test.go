@@ -330,3 +330,27 @@ func BenchmarkSlot(b *testing.B) {
 		}
 	})
 }
+
+// TestSlotWhoseRecordIsGone: an index that was given away is another's, whatever
+// its first owner still believes.
+func TestSlotWhoseRecordIsGone(t *testing.T) {
+	dir := t.TempDir()
+	shared := func(c *Config) { c.RunDir = dir }
+	mine, theirs := newManager(t, shared), newManager(t, shared, func(c *Config) { c.Owner = "another" })
+	s := newSlot(t, mine)
+	// Somebody tidies up by hand.
+	if err := mine.tearDown(s.rec); err != nil {
+		t.Fatal(err)
+	}
+	other := newSlot(t, theirs)
+	if other.Index() != s.Index() {
+		t.Fatalf("the slots are %d and %d: this proves nothing", s.Index(), other.Index())
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	g := newGuest(t, other)
+	if _, _, err := greeting(g.path, publicAddr+":80"); err != nil {
+		t.Errorf("the slot of another was taken away: %v", err)
+	}
+}
