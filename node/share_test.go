@@ -35,9 +35,9 @@ func quota(t *testing.T, owner, id string) string {
 
 func waitFor(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !cond(); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("in 30 s it was not so that " + what)
+			t.Fatal("in a minute it was not so that " + what)
 		}
 	}
 }
@@ -48,7 +48,7 @@ func waitFor(t *testing.T, what string, cond func() bool) {
 func TestShares(t *testing.T) {
 	dir := dataDir(t)
 	tariff := testTariff
-	tariff.MilliCPU = 500 // of the one that it sees
+	tariff.MilliCPU = 100 // less than it gets on the busiest host
 	few := func(c *node.Config) {
 		c.Burst = 2 * time.Second
 		c.Overcommit = node.Overcommit{CPU: 0.001, Memory: 1000, Disk: 1000}
@@ -62,7 +62,7 @@ func TestShares(t *testing.T) {
 
 	some := func(c *node.Config) {
 		few(c)
-		c.Overcommit.CPU = 0.999 / float64(node.HostCPUs()) // room for one
+		c.Overcommit.CPU = 0.199 / float64(node.HostCPUs()) // room for one
 	}
 	n = newNodeWith(t, dir, some)
 	m, err := n.Start(t.Context(), eqvps.StartMachine{ID: "sb_a", Tariff: tariff})
@@ -71,11 +71,11 @@ func TestShares(t *testing.T) {
 	}
 	busy := "while :; do :; done & echo $! > /run/busy"
 	run(t, m, busy)
-	waitFor(t, "it is limited", func() bool { return quota(t, n.Owner(), "sb_a") == "50000" })
+	waitFor(t, "it is limited", func() bool { return quota(t, n.Owner(), "sb_a") == "10000" })
 	run(t, m, "kill $(cat /run/busy)")
 	waitFor(t, "the limit is lifted", func() bool { return quota(t, n.Owner(), "sb_a") == "" })
 	run(t, m, busy)
-	waitFor(t, "it is limited again", func() bool { return quota(t, n.Owner(), "sb_a") == "50000" })
+	waitFor(t, "it is limited again", func() bool { return quota(t, n.Owner(), "sb_a") == "10000" })
 	m.Close()
 	closeNode(t, n)
 
